@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain makes the test binary a process of a fleet when it is started as one.
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		os.Exit(childMain(os.Stdin, os.Stdout))
+	}
+	os.Exit(m.Run())
+}
+
+func TestBadInput(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	memcached := testserver.Memcached(t)
+	redis := testserver.Redis(t)
+	for name, args := range map[string][]string{
+		"nothing to do":            {},
+		"unknown section":          {"-only", "locks,lock"},
+		"no round":                 {"-all", "-rounds", "0"},
+		"no scale":                 {"-all", "-scale", "NaN"},
+		"an argument":              {"-all", "locks"},
+		"no port":                  {"-all", "-redis", "localhost"},
+		"nobody there":             {"-all", "-redis", nobody},
+		"memcached is no Redis":    {"-all", "-redis", memcached.Addr},
+		"no port of memcached":     {"-all", "-redis", redis.Addr, "-memcached", "localhost"},
+		"no memcached there":       {"-all", "-redis", redis.Addr, "-memcached", nobody},
+		"Redis is no memcached":    {"-all", "-redis", redis.Addr, "-memcached", redis.Addr},
+		"directory is a file":      {"-all", "-redis", redis.Addr, "-memcached", memcached.Addr, "-out", os.Args[0]},
+		"directory is beneath one": {"-all", "-redis", redis.Addr, "-memcached", memcached.Addr, "-out", os.Args[0] + "/x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			assert.Equal(t, 2, parentMain(args, &stdout, &stderr))
+			assert.Empty(t, stdout.String())
+			assert.Equal(t, 1, strings.Count(stderr.String(), "\n"), "%s", stderr.String())
+		})
+	}
+}
+
+// TestSections runs every one of them, so briefly that the figures mean nothing.
+func TestSections(t *testing.T) {
+	redis, memcached := testserver.Redis(t), testserver.Memcached(t)
+	dir := t.TempDir()
+	var stdout, stderr bytes.Buffer
+	code := parentMain([]string{"-only", "check,locks,memcached,memory", "-rounds", "1", "-scale", "0.02", "-out", dir,
+		"-redis", redis.Addr, "-memcached", memcached.Addr}, &stdout, &stderr)
+	require.Equal(t, 0, code, "%s", stderr.String())
+	assert.Contains(t, stdout.String(), "| hand-off: cycles/s of redisv9 ")
+	table, err := os.ReadFile(filepath.Join(dir, "results.md"))
+	require.NoError(t, err)
+	for _, c := range redisLocks {
+		assert.Contains(t, string(table), "| "+c.name+" |")
+	}
+	for _, picture := range []string{"locks-throughput.svg", "locks-requests.svg"} {
+		assert.FileExists(t, filepath.Join(dir, picture))
+	}
+}
+
+func TestOverlapsAreSeen(t *testing.T) {
+	s, err := newShared()
+	require.NoError(t, err)
+	defer s.remove()
+	now := time.Now()
+	s.slot(1).enter(now, now)
+	s.slot(2).enter(now, now)
+	s.slot(1).leave(now)
+	handOff, waited := s.slot(1).enter(now.Add(-time.Second), now.Add(time.Millisecond))
+	assert.True(t, waited)
+	assert.Equal(t, time.Millisecond, handOff)
+	entries, overlaps := s.sums()
+	assert.EqualValues(t, 3, entries)
+	assert.Zero(t, overlaps)
+	s.slot(1).enter(now, now)
+	_, overlaps = s.sums()
+	assert.EqualValues(t, 1, overlaps)
+}
+
+func TestQuantiles(t *testing.T) {
+	h := newHist()
+	assert.Zero(t, h.quantile(0.5))
+	for i := range 1000 {
+		h.add(time.Duration(i+1) * time.Millisecond)
+	}
+	assert.InEpsilon(t, 500*time.Millisecond, h.quantile(0.5), 0.03)
+	assert.InEpsilon(t, 990*time.Millisecond, h.quantile(0.99), 0.03)
+	h.add(0)
+	h.add(-1)
+	h.add(1000 * time.Hour)
+	assert.EqualValues(t, 1003, h.count())
+}
+
+func TestRawResultsReadBack(t *testing.T) {
+	samples := []sample{
+		{section: "locks", scenario: "hand-off", who: "by-hand-1ms", metrics: []metric{{200, "cycles/s"}, {0.5, "least-share"}}},
+		{section: "growth", scenario: "processes-64", who: "peer", err: "it hangs: for ever"},
+	}
+	var raw strings.Builder
+	raw.WriteString("go: go1.26\n\n")
+	for _, s := range samples {
+		raw.WriteString(s.line())
+	}
+	raw.WriteString("BenchmarkOne/who=xsync-2 100 88.5 ns/op 80 B/op 1 allocs/op\n")
+	header, read := parseRaw([]byte(raw.String()))
+	assert.Equal(t, []string{"go: go1.26"}, header)
+	assert.Equal(t, append(samples, sample{
+		scenario: "One", who: "xsync", metrics: []metric{{88.5, "ns/op"}, {80, "B/op"}, {1, "allocs/op"}},
+	}), read)
+}

@@ -1,0 +1,398 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// scenario is what is done with locks: cycles of locking, holding, unlocking and resting.
+type scenario struct {
+	name       string
+	processes  int
+	goroutines int // in each
+	ownKeys    bool
+	hold, rest time.Duration
+	length     time.Duration
+}
+
+var lockScenarios = []scenario{
+	{name: "uncontended-1", processes: 1, goroutines: 1, ownKeys: true, length: 400 * time.Millisecond},
+	{name: "uncontended-32", processes: 1, goroutines: 32, ownKeys: true, length: 400 * time.Millisecond},
+	{name: "one-key-1x32", processes: 1, goroutines: 32, length: 600 * time.Millisecond},
+	{name: "one-key-4x8", processes: 4, goroutines: 8, length: 2400 * time.Millisecond},
+	{name: "hand-off", processes: 4, goroutines: 1, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond,
+		length: 1200 * time.Millisecond},
+}
+
+func shorter(scenarios []scenario, length time.Duration) []scenario {
+	scenarios = slices.Clone(scenarios)
+	for i := range scenarios {
+		scenarios[i].length = length
+	}
+	return scenarios
+}
+
+func runLocks(ctx context.Context, b *bench) error {
+	return b.takeTurns(ctx, "locks", lockScenarios, redisLocks, b.redis.requests)
+}
+
+func runMemcached(ctx context.Context, b *bench) error {
+	return b.takeTurns(ctx, "memcached", shorter(lockScenarios[:4], 400*time.Millisecond), memcachedLocks,
+		b.memcached.requests)
+}
+
+func runMemory(ctx context.Context, b *bench) error {
+	return b.takeTurns(ctx, "memory", shorter(lockScenarios[:3], 200*time.Millisecond), memoryLocks, nil)
+}
+
+// counter tells how many requests a server has had, the question included if that is one.
+type counter func(context.Context) (int64, error)
+
+// takeTurns runs every contender through every scenario, one after the other, round after round.
+func (b *bench) takeTurns(ctx context.Context, section string, scenarios []scenario, contenders []contender,
+	requests counter) error {
+	for round := range b.rounds {
+		for _, sc := range scenarios {
+			for i := range contenders {
+				c := contenders[(i+round)%len(contenders)] // nobody is always the first
+				s := sample{section: section, scenario: sc.name, who: c.name}
+				if b.hung[s.name()] >= maxHangs || !b.match.MatchString(s.name()) {
+					continue
+				}
+				r, err := b.cycle(ctx, sc, c, requests)
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				if err != nil {
+					s.err = err.Error()
+					if errors.Is(err, errHangs) {
+						b.hung[s.name()]++
+					}
+				}
+				if c.ours && (err != nil || r.overlaps > 0) {
+					b.ourFault("%s: %d overlaps, %v", s.name(), r.overlaps, err)
+				}
+				s.metrics = r.metrics()
+				if err := b.record(s); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// cycles is what came of one run.
+type cycles struct {
+	length    time.Duration
+	served    []int64 // by goroutine, within the time
+	processes []int64 // by process
+	all       int64   // also those that ended later
+	requests  int64   // -1: there is no server
+	cpu       time.Duration
+	waits     hist
+	handOff   hist
+	overlaps  int64
+}
+
+func (b *bench) job(kind, who, key string) job {
+	return job{
+		Kind: kind, Who: who, Key: key,
+		Redis: b.redis.addr, Memcached: b.memcached.addr, Shared: b.shared.path, Profile: b.profile,
+	}
+}
+
+// cycle has one contender go through one scenario, in fresh processes.
+func (b *bench) cycle(ctx context.Context, sc scenario, c contender, requests counter) (cycles, error) {
+	var r cycles
+	b.shared.clear()
+	j := b.job("cycles", c.name, newKey(sc.name))
+	j.OwnKeys, j.Count, j.Hold, j.Rest = sc.ownKeys, sc.goroutines, sc.hold, sc.rest
+	f, err := startFleet(ctx, sc.processes, j)
+	if err != nil {
+		return r, err
+	}
+	defer f.kill()
+
+	// The connections are opened before anything is counted.
+	warmUp := b.scaled(50 * time.Millisecond)
+	replies, err := f.do(ctx, order{For: warmUp}, warmUp)
+	if err == nil {
+		err = firstError(replies)
+	}
+	if err != nil {
+		return r, fmt.Errorf("warming up: %w", err)
+	}
+	b.shared.clear()
+
+	if requests == nil {
+		r.requests, requests = -1, func(context.Context) (int64, error) { return 0, nil }
+	}
+	before, err := requests(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.length = max(b.scaled(sc.length), 10*(sc.hold+sc.rest)) // for somebody to get his turn
+	replies, err = f.do(ctx, order{For: r.length}, r.length)
+	if err != nil {
+		return r, err
+	}
+	after, err := requests(ctx)
+	if err != nil {
+		return r, err
+	}
+	if r.requests == 0 {
+		r.requests = max(after-before-1, 0)
+	}
+	r.waits, r.handOff = newHist(), newHist()
+	for _, reply := range replies {
+		var sum int64
+		for _, n := range reply.Served {
+			sum += n
+		}
+		r.served = append(r.served, reply.Served...)
+		r.processes = append(r.processes, sum)
+		r.all += reply.Cycles
+		r.cpu += reply.CPU
+		r.waits.merge(reply.Waits)
+		r.handOff.merge(reply.HandOff)
+	}
+	entries, overlaps := b.shared.sums()
+	r.overlaps = overlaps
+	if err := firstError(replies); err != nil {
+		return r, err
+	}
+	if entries != r.all {
+		return r, fmt.Errorf("%d cycles, but the shared memory has seen %d", r.all, entries)
+	}
+	if r.all == 0 {
+		return r, errors.New("nobody ever got the lock")
+	}
+	return r, nil
+}
+
+func firstError(replies []reply) error {
+	fails := 0
+	var first string
+	for _, r := range replies {
+		fails += r.Fails
+		if first == "" {
+			first = r.Error
+		}
+	}
+	if fails > 0 {
+		return fmt.Errorf("%d calls failed: %s", fails, first)
+	}
+	return nil
+}
+
+func (r cycles) metrics() []metric {
+	var sum int64
+	for _, n := range r.served {
+		sum += n
+	}
+	m := []metric{
+		{float64(sum) / r.length.Seconds(), "cycles/s"},
+		{milliseconds(r.waits.quantile(0.5)), "lock-p50-ms"},
+		{milliseconds(r.waits.quantile(0.99)), "lock-p99-ms"},
+		{share(r.served), "least-share"},
+		{float64(r.overlaps), "overlaps"},
+	}
+	m = append(m, metric{float64(r.cpu.Microseconds()) / float64(max(r.all, 1)), "cpu-us/cycle"})
+	if r.requests >= 0 {
+		m = append(m, metric{float64(r.requests) / float64(max(r.all, 1)), "requests/cycle"})
+	}
+	if len(r.processes) > 1 {
+		m = append(m, metric{share(r.processes), "least-process-share"})
+	}
+	if r.handOff.count() > 0 {
+		m = append(m, metric{milliseconds(r.handOff.quantile(0.5)), "hand-off-p50-ms"},
+			metric{milliseconds(r.handOff.quantile(0.99)), "hand-off-p99-ms"})
+	}
+	return m
+}
+
+// share is what the one who was served least got, of an equal share.
+func share(served []int64) float64 {
+	var sum int64
+	for _, n := range served {
+		sum += n
+	}
+	if sum == 0 {
+		return 0
+	}
+	return float64(slices.Min(served)) * float64(len(served)) / float64(sum)
+}
+
+// cycler is a process that locks and unlocks.
+type cycler struct {
+	job
+	lock   lock
+	shared *shared
+}
+
+func newCycler(j job) (worker, error) {
+	c, err := findContender(j.Who)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openShared(j.Shared)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.open(j)
+	if err != nil {
+		return nil, err
+	}
+	return &cycler{j, l, s}, nil
+}
+
+const (
+	maxHangs  = 3 // then a run is not repeated
+	maxCycles = 100_000_000
+	maxFails  = 20
+)
+
+func (c *cycler) run(ctx context.Context, o order) reply {
+	results := make([]reply, c.Count)
+	before := cpuTime()
+	var all sync.WaitGroup
+	for i := range c.Count {
+		key, number := c.Key, 0
+		if c.OwnKeys {
+			number = c.Process*c.Count + i
+			key += "/" + strconv.Itoa(number)
+		}
+		all.Go(func() { results[i] = c.cycles(ctx, o, key, c.shared.slot(number)) })
+	}
+	all.Wait()
+	sum := reply{Waits: newHist(), HandOff: newHist(), CPU: cpuTime() - before}
+	for _, r := range results {
+		sum.Cycles += r.Cycles
+		sum.Served = append(sum.Served, r.Served...)
+		sum.Waits.merge(r.Waits)
+		sum.HandOff.merge(r.HandOff)
+		sum.Fails += r.Fails
+		if sum.Error == "" {
+			sum.Error = r.Error
+		}
+	}
+	return sum
+}
+
+// cycles is one goroutine's share of a run.
+func (c *cycler) cycles(ctx context.Context, o order, key string, s *slot) reply {
+	r := reply{Served: make([]int64, 1), Waits: newHist(), HandOff: newHist()}
+	fail := func(err error) bool {
+		if r.Fails++; r.Error == "" {
+			r.Error = err.Error()
+		}
+		return r.Fails >= maxFails
+	}
+	end := o.Start.Add(o.For)
+	time.Sleep(time.Until(o.Start))
+	for range maxCycles {
+		asked := time.Now()
+		if !asked.Before(end) {
+			break
+		}
+		unlock, err := c.lock(ctx, key)
+		got := time.Now()
+		if err != nil {
+			if fail(err) {
+				break
+			}
+			continue
+		}
+		r.Cycles++
+		if handOff, waited := s.enter(asked, got); waited {
+			r.HandOff.add(handOff)
+		}
+		r.Waits.add(got.Sub(asked))
+		if c.Hold > 0 {
+			time.Sleep(c.Hold)
+		}
+		done := time.Now()
+		s.leave(done)
+		if err := unlock(); err != nil && fail(err) {
+			break
+		}
+		if done.Before(end) {
+			r.Served[0]++
+		}
+		if c.Rest > 0 {
+			time.Sleep(c.Rest)
+		}
+	}
+	return r
+}
+
+// cpuTime is what this process has used of the processors: unlike the clock, it is much the same on a
+// machine that others use, too.
+func cpuTime() time.Duration {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// runChecks shows that the benchmarks do what they say: that locks of distinct keys are held at the same
+// time by all contenders, that one lock is not, and that an overlap would be seen.
+func runChecks(ctx context.Context, b *bench) error {
+	one := scenario{name: "check-one-key", processes: 4, goroutines: 2, hold: time.Millisecond,
+		length: 200 * time.Millisecond}
+	own := scenario{name: "check-own-keys", processes: 2, goroutines: 4, ownKeys: true, hold: 20 * time.Millisecond,
+		length: 200 * time.Millisecond}
+	for _, c := range slices.Concat(redisLocks, memcachedLocks, []contender{noLock}) {
+		for _, sc := range []scenario{one, own} {
+			s := sample{section: "check", scenario: sc.name, who: c.name}
+			r, err := b.cycle(ctx, sc, c, nil)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err == nil {
+				err = checked(sc, c, r)
+			}
+			if err != nil {
+				s.err = err.Error()
+				if c.ours || c.name == noLock.name {
+					b.ourFault("%s: %w", s.name(), err)
+				}
+			}
+			s.metrics = r.metrics()
+			if err := b.record(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checked(sc scenario, c contender, r cycles) error {
+	var busy float64 // how many held a lock at a time, on average
+	for _, n := range r.served {
+		busy += float64(n) * sc.hold.Seconds() / r.length.Seconds()
+	}
+	switch {
+	case c.name == noLock.name && !sc.ownKeys:
+		if r.overlaps == 0 {
+			return errors.New("there is no lock, and yet no overlap was noticed")
+		}
+	case r.overlaps > 0:
+		return fmt.Errorf("it does not exclude: %d overlaps in %d cycles", r.overlaps, r.all)
+	case sc.ownKeys && r.handOff.count() > 0:
+		return errors.New("the keys are not distinct: somebody waited")
+	case !sc.ownKeys && r.handOff.count() == 0:
+		return errors.New("nobody contended")
+	case sc.ownKeys && r.length >= 100*time.Millisecond && busy < 1.5:
+		return fmt.Errorf("distinct keys were not held at the same time: %.1f", busy)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// goals is a Markdown table: what this library set out to do, against the best of its peers, and what came
+// out. A ratio is the median of the rounds' ratios.
+func (r *results) goals() string {
+	var t goalTable
+	t.WriteString("| goal | measured | |\n|---|---|---|\n")
+	for _, scenario := range []string{"uncontended-1", "uncontended-32"} {
+		best := r.bestPeer("locks", scenario, "cycles/s", false)
+		t.ratio(scenario, "cycles/s", r.row("locks", scenario, "redisv9"), best, 0.9, true)
+	}
+	for _, scenario := range []string{"one-key-1x32", "one-key-4x8"} {
+		us, best := r.row("locks", scenario, "redisv9+line"), r.bestPeer("locks", scenario, "cycles/s", true)
+		t.ratio(scenario, "cycles/s", us, best, 15, true)
+		t.bound(scenario, "requests/cycle", us, "median", us.median("requests/cycle"), 0.2, false)
+		t.bound(scenario, "least-share", us, "median", us.median("least-share"), 0.8, true)
+	}
+	us := r.row("locks", "hand-off", "redisv9")
+	t.ratio("hand-off", "cycles/s", us, r.bestPeer("locks", "hand-off", "cycles/s", false), 1, true)
+	t.bound("hand-off", "lock-p99-ms", us, "median", us.median("lock-p99-ms"), 20, false)
+	t.bound("hand-off", "requests/cycle", us, "median", us.median("requests/cycle"), 3, false)
+	t.bound("hand-off", "least-share", us, "median", us.median("least-share"), 0.95, true)
+
+	one, leaving := r.row("flights", "One", "Group"), r.row("flights", "OneLeaving", "Group")
+	t.ratio("One", "ns/op", one, r.row("flights", "One", "xsync"), 1.1, false)
+	t.bound("One", "allocs/op", one, "most", one.most("allocs/op"), 1, false)
+	t.ratio("OneLeaving", "ns/op", leaving, r.row("flights", "OneLeaving", "xsync"), 1, false)
+	t.bound("OneLeaving", "allocs/op", leaving, "most", leaving.most("allocs/op"), 5, false)
+	for _, scenario := range []string{"Thousand", "ThousandLeaving"} {
+		t.ratio(scenario, "ns/op", r.row("flights", scenario, "Group"), r.row("flights", scenario, "xsync"), 1.2, false)
+	}
+
+	for _, scenario := range []string{"8x50-20ms", "8x50-230ms"} {
+		us := r.row("stampede", scenario, "Loader")
+		t.bound(scenario, "loads", us, "most", us.most("loads"), 1, false)
+		t.bound(scenario, "requests", us, "median", us.median("requests"), 44, false)
+		t.bound(scenario, "last-after-load-ms", us, "median", us.median("last-after-load-ms"), 1.5, false)
+	}
+	us = r.row("stampede", "8x10-50ms-fails", "Loader")
+	t.bound("8x10-50ms-fails", "loads", us, "most", us.most("loads"), 8, false)
+	t.bound("8x10-50ms-fails", "last-caller-ms", us, "median", us.median("last-caller-ms"), 430, false)
+	us = r.row("stampede", "slow-source", "Loader")
+	t.bound("slow-source", "loads", us, "most", us.most("loads"), 1, false)
+	return t.String()
+}
+
+// bestPeer is the best median, also of one that failed in other rounds. everyone leaves out those who in some round did not serve somebody at all.
+func (r *results) bestPeer(section, scenario, unit string, everyone bool) *row {
+	var best *row
+	for _, w := range r.of(section, scenario) {
+		c, err := findContender(w.who)
+		if err != nil || c.ours || len(w.rounds[unit]) == 0 || everyone && !(w.least("least-share") > 0) {
+			continue
+		}
+		if best == nil || w.median(unit) > best.median(unit) {
+			best = w
+		}
+	}
+	return best
+}
+
+type goalTable struct{ strings.Builder }
+
+func (t *goalTable) ratio(scenario, unit string, us, peer *row, goal float64, atLeast bool) {
+	if us == nil || peer == nil {
+		return
+	}
+	t.line(fmt.Sprintf("%s: %s of %s %s %s × %s's", scenario, unit, us.who, sign(atLeast), number(goal), peer.who),
+		fmt.Sprintf("%s × (%s, %s)", number(ratio(us, peer, unit)), number(us.median(unit)), number(peer.median(unit))),
+		ratio(us, peer, unit), goal, atLeast)
+}
+
+func (t *goalTable) bound(scenario, unit string, us *row, of string, value, goal float64, atLeast bool) {
+	if us == nil {
+		return
+	}
+	t.line(fmt.Sprintf("%s: %s %s of %s %s %s", scenario, of, unit, us.who, sign(atLeast), number(goal)),
+		fmt.Sprintf("%s in %d rounds", number(value), len(us.rounds[unit])), value, goal, atLeast)
+}
+
+func (t *goalTable) line(what, measured string, value, goal float64, atLeast bool) {
+	verdict := "missed"
+	if !math.IsNaN(value) && (atLeast && value >= goal || !atLeast && value <= goal) {
+		verdict = "met"
+	}
+	fmt.Fprintf(t, "| %s | %s | %s |\n", what, measured, verdict)
+}
+
+func sign(atLeast bool) string {
+	if atLeast {
+		return "≥"
+	}
+	return "≤"
+}

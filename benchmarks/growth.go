@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/redisv9"
+)
+
+// growing are the contenders whose cost grows in different ways: they wait in line, woken, or polling.
+var growing = []string{"redisv9", "redigo", "rueidislock", "redislock-100ms", "by-hand-1ms"}
+
+// runGrowth measures what more waiting processes cost.
+func runGrowth(ctx context.Context, b *bench) error {
+	rounds := max(b.rounds*3/8, 1)
+	var contenders []contender
+	for _, c := range redisLocks {
+		if slices.Contains(growing, c.name) {
+			contenders = append(contenders, c)
+		}
+	}
+	var scenarios []scenario
+	for _, processes := range []int{1, 4, 16, 64} {
+		scenarios = append(scenarios, scenario{
+			name:      "processes-" + strconv.Itoa(processes),
+			processes: processes, goroutines: 1, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond,
+			length: time.Second,
+		})
+	}
+	some := *b
+	some.rounds = rounds
+	err := some.takeTurns(ctx, "growth", scenarios, contenders, b.redis.requests)
+	b.errs = some.errs
+	return err
+}
+
+// runLeases measures what locks cost that one process holds.
+func runLeases(ctx context.Context, b *bench) error {
+	for _, leases := range []int{1, 100, 10_000, 100_000} {
+		for _, h := range holders {
+			s := sample{section: "leases", scenario: "leases-" + strconv.Itoa(leases), who: h.name}
+			if !b.match.MatchString(s.name()) {
+				continue
+			}
+			metrics, err := b.hold(ctx, h, leases)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				s.err = err.Error()
+				if h.ours {
+					b.ourFault("%s: %w", s.name(), err)
+				}
+			}
+			s.metrics = metrics
+			if err := b.record(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// holders hold many locks at a time.
+var holders = []holder{
+	{"memory", true, func(job) (lock, error) { return with(memory.New()), nil }},
+	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
+	{"redisv9-keepalive", true, func(j job) (lock, error) {
+		l := redisv9.New(goredis(j))
+		return func(ctx context.Context, key string) (func() error, error) {
+			lease, err := locker.Lock(ctx, l, key, leaseTTL, locker.WithKeepAlive())
+			if err != nil {
+				return nil, err
+			}
+			return func() error { return lease.Unlock(ctx) }, nil
+		}, nil
+	}},
+	{"rueidislock", false, func(j job) (lock, error) { return rueidisLock(j) }},
+	{"redislock-1ms", false, func(j job) (lock, error) { return redislockPolling(j, time.Millisecond), nil }},
+}
+
+type holder struct {
+	name string
+	ours bool
+	open func(job) (lock, error)
+}
+
+// leaseTTL is what is kept alive: this library extends three times in it, rueidislock twice.
+const leaseTTL = 15 * time.Second
+
+// hold has one process take so many locks, keep them for a while, and let them go.
+func (b *bench) hold(ctx context.Context, h holder, leases int) ([]metric, error) {
+	j := b.job("leases", h.name, newKey("leases"))
+	j.Count, j.TTL = leases, leaseTTL
+	f, err := startFleet(ctx, 1, j)
+	if err != nil {
+		return nil, err
+	}
+	defer f.kill()
+	one := func(o order, takes time.Duration) (reply, error) {
+		replies, err := f.do(ctx, o, takes)
+		if err == nil {
+			err = firstError(replies)
+		}
+		if err != nil {
+			return reply{}, err
+		}
+		return replies[0], nil
+	}
+	const work = 30 * time.Second // for as many requests
+	held, err := one(order{}, work)
+	if err != nil {
+		return nil, fmt.Errorf("acquire: %w", err)
+	}
+	window := time.Duration(0)
+	if isKept := h.name == "redisv9-keepalive" || h.name == "rueidislock"; isKept && leases > 1 {
+		window = 9 * time.Second // somewhat longer than until the first extension
+	}
+	before, err := b.redis.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(window)
+	after, err := b.redis.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	released, err := one(order{Finish: true}, work)
+	if err != nil {
+		return nil, fmt.Errorf("release: %w", err)
+	}
+	m := []metric{
+		{float64(held.Memory) / float64(leases), "bytes/lease"},
+		{float64(held.Goroutines), "goroutines"},
+		{float64(released.Goroutines), "goroutines-after"},
+	}
+	if window > 0 {
+		m = append(m, metric{float64(after-before-1) / window.Seconds(), "requests/s"})
+	}
+	return m, nil
+}
+
+// holding is a process that holds many locks.
+type holding struct {
+	job
+	lock     lock
+	unlocks  []func() error
+	memory   int64 // before the first
+	routines int
+}
+
+func newHolder(j job) (worker, error) {
+	i := slices.IndexFunc(holders, func(h holder) bool { return h.name == j.Who })
+	if i < 0 {
+		return nil, fmt.Errorf("no holder %q", j.Who)
+	}
+	l, err := holders[i].open(j)
+	if err != nil {
+		return nil, err
+	}
+	h := &holding{job: j, lock: l, unlocks: make([]func() error, j.Count)}
+	// The connections of the pool are not part of a lease's cost.
+	if err := h.each(32, func(i int) error {
+		unlock, err := l(context.Background(), fmt.Sprintf("%s/warm-up/%d", j.Key, i))
+		if err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+		return unlock()
+	}); err != nil {
+		return nil, err
+	}
+	h.memory, h.routines = used(), runtime.NumGoroutine()
+	return h, nil
+}
+
+func (h *holding) run(ctx context.Context, o order) reply {
+	err := h.each(h.Count, func(i int) (err error) {
+		if o.Finish {
+			return h.unlocks[i]()
+		}
+		h.unlocks[i], err = h.lock(ctx, h.Key+"/"+strconv.Itoa(i))
+		return err
+	})
+	r := reply{Memory: used() - h.memory, Goroutines: runtime.NumGoroutine() - h.routines}
+	if err != nil {
+		r.Fails, r.Error = 1, err.Error()
+	}
+	return r
+}
+
+// each calls do with the numbers up to n, 32 at a time, and returns one of the errors.
+func (h *holding) each(n int, do func(int) error) error {
+	errs := make(chan error, n)
+	numbers := make(chan int)
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			for i := range numbers {
+				if err := do(i); err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	for i := range n {
+		numbers <- i
+	}
+	close(numbers)
+	all.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+// used is how many bytes are in use by objects and stacks.
+func used() int64 {
+	runtime.GC()
+	runtime.GC()
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64() + s[1].Value.Uint64())
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// process is a server that we started; nil is one that was there.
+type process struct {
+	cmd *exec.Cmd
+	dir string
+}
+
+// startServer runs a program until close, and returns the address that it listens on.
+func startServer(ctx context.Context, program string, args func(port string) []string) (*process, string, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s is not installed, and no -%s says where one runs",
+			program, strings.TrimSuffix(program, "-server"))
+	}
+	dir, err := os.MkdirTemp("", "locker-benchmark-")
+	if err != nil {
+		return nil, "", err
+	}
+	for range 5 { // the port may be taken between the look and the use
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, "", err
+		}
+		addr := l.Addr().String()
+		l.Close()
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, "", err
+		}
+		cmd := exec.Command(path, args(port)...)
+		cmd.Dir = dir
+		if err := cmd.Start(); err != nil {
+			return nil, "", err
+		}
+		p := &process{cmd, dir}
+		for range 200 {
+			if conn, err := net.Dial("tcp", addr); err == nil {
+				conn.Close()
+				return p, addr, nil
+			}
+			if ctx.Err() != nil {
+				p.close()
+				return nil, "", ctx.Err()
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		p.kill()
+	}
+	os.RemoveAll(dir)
+	return nil, "", fmt.Errorf("%s does not start", program)
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+func (p *process) close() {
+	if p == nil {
+		return
+	}
+	p.kill()
+	os.RemoveAll(p.dir)
+}
+
+// redisServer is the parent's view of the Redis under test.
+type redisServer struct {
+	addr    string
+	version string
+	client  *redis.Client
+	process *process
+}
+
+func openRedis(ctx context.Context, addr string) (*redisServer, error) {
+	s := &redisServer{addr: addr}
+	if addr == "" {
+		var err error
+		s.process, s.addr, err = startServer(ctx, "redis-server", func(port string) []string {
+			return []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no"}
+		})
+		if err != nil {
+			return nil, err
+		}
+	} else if err := checkAddress(addr); err != nil {
+		return nil, fmt.Errorf("-redis %q: %w", addr, err)
+	}
+	s.client = redis.NewClient(&redis.Options{
+		Addr: s.addr, PoolSize: 1, MaxRetries: -1, DialTimeout: patience, ReadTimeout: patience,
+		DialerRetries: 1, ContextTimeoutEnabled: true,
+	})
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	info, err := s.client.Info(ctx, "server").Result()
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("no Redis server at %s: %w", s.addr, err)
+	}
+	s.version = field(info, "redis_version:")
+	return s, nil
+}
+
+func (s *redisServer) close() {
+	s.client.Close()
+	s.process.close()
+}
+
+// requests is how many reads from clients the server has processed, in which a pipeline is one. This
+// question is one of them.
+func (s *redisServer) requests(ctx context.Context) (int64, error) {
+	info, err := s.client.Info(ctx, "stats").Result()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(field(info, "total_reads_processed:"), 10, 64)
+}
+
+type memcachedServer struct {
+	addr    string
+	version string
+	process *process
+	asked   int64
+}
+
+func openMemcached(ctx context.Context, addr string) (*memcachedServer, error) {
+	s := &memcachedServer{addr: addr}
+	if addr == "" {
+		var err error
+		s.process, s.addr, err = startServer(ctx, "memcached", func(port string) []string {
+			args := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}
+			if os.Getuid() == 0 {
+				args = append(args, "-u", "root") // or it refuses to start
+			}
+			return args
+		})
+		if err != nil {
+			return nil, err
+		}
+	} else if err := checkAddress(addr); err != nil {
+		return nil, fmt.Errorf("-memcached %q: %w", addr, err)
+	}
+	stats, err := s.stats(ctx)
+	if err != nil {
+		s.process.close()
+		return nil, fmt.Errorf("no memcached at %s: %w", s.addr, err)
+	}
+	s.version = field(stats, "STAT version ")
+	return s, nil
+}
+
+func (s *memcachedServer) close() { s.process.close() }
+
+func (s *memcachedServer) stats(ctx context.Context) (string, error) {
+	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", s.addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(conn, "stats\r\n"); err != nil {
+		return "", err
+	}
+	var stats strings.Builder
+	r := bufio.NewReader(io.LimitReader(conn, 1<<20))
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return "", err
+		}
+		if line == "END\r\n" {
+			return stats.String(), nil
+		}
+		if !strings.HasPrefix(line, "STAT ") {
+			return "", errors.New("it does not talk like a memcached")
+		}
+		stats.WriteString(line)
+	}
+}
+
+// requests is how many commands the server has carried out, for it counts no reads, this question added.
+func (s *memcachedServer) requests(ctx context.Context) (int64, error) {
+	stats, err := s.stats(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for _, name := range []string{"cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses"} {
+		n, err := strconv.ParseInt(field(stats, "STAT "+name+" "), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	s.asked++
+	return sum + s.asked, nil
+}
+
+func checkAddress(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New("it is not host:port")
+	}
+	return nil
+}
+
+// field finds the line of text that begins with name and returns what is behind it.
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

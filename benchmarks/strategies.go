@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/dtm-labs/rockscache"
+	"github.com/go-redis/cache/v9"
+	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/singleflight"
+	"github.com/redis/go-redis/v9"
+	xsync "golang.org/x/sync/singleflight"
+)
+
+// strategies are ways to get the value of a key that may be missing from the cache. All have the same
+// client and the same source.
+var strategies = []strategy{
+	{"Loader", true, loader},
+	{"setnx-10ms", false, func(s service) load { return setnx(s, 10*time.Millisecond) }},
+	{"setnx-50ms", false, func(s service) load { return setnx(s, 50*time.Millisecond) }},
+	{"rockscache", false, rocks},
+	{"go-redis-cache", false, goRedisCache},
+	{"no-protection", false, unprotected},
+}
+
+type strategy struct {
+	name  string
+	ours  bool
+	build func(service) load
+}
+
+// load is what every caller calls.
+type load func(context.Context) (string, error)
+
+// service is what an application has.
+type service struct {
+	client  *redis.Client
+	key     string
+	source  func() (string, error)
+	lockTTL time.Duration // 0 is the strategy's default
+}
+
+// freshFor is how long a value stays in the cache; no run takes that long.
+const freshFor = 10 * time.Minute
+
+func (s service) Get(ctx context.Context, key string) (string, bool, error) {
+	v, err := s.client.Get(ctx, key).Result()
+	if errors.Is(err, redis.Nil) {
+		return "", false, nil
+	}
+	return v, err == nil, err
+}
+
+func (s service) Set(ctx context.Context, key, v string) error {
+	return s.client.Set(ctx, key, v, freshFor).Err()
+}
+
+func (s service) Add(ctx context.Context, key, v string) (bool, error) {
+	return s.client.SetNX(ctx, key, v, freshFor).Result()
+}
+
+func loader(s service) load {
+	l := singleflight.NewLoader[string](redisv9.New(s.client), s,
+		func(context.Context, string) (string, error) { return s.source() }, singleflight.WithLockTTL(s.lockTTL))
+	return func(ctx context.Context) (string, error) { return l.Load(ctx, s.key) }
+}
+
+// setnx is what is written by hand: x/sync in the process, SET NX PX between them, and those who do not
+// get that lock look again after a rest.
+func setnx(s service, poll time.Duration) load {
+	var flights xsync.Group
+	lockKey, lockTTL := s.key+":lock", s.lockTTL
+	if lockTTL == 0 {
+		lockTTL = 10 * time.Second
+	}
+	one := func(ctx context.Context) (string, error) {
+		for {
+			if v, ok, err := s.Get(ctx, s.key); ok || err != nil {
+				return v, err
+			}
+			token := rand.Text()
+			ok, err := s.client.SetNX(ctx, lockKey, token, lockTTL).Result()
+			if err != nil {
+				return "", err
+			}
+			if ok {
+				defer compareAndDelete.Run(ctx, s.client, []string{lockKey}, token)
+				if v, ok, err := s.Get(ctx, s.key); ok || err != nil {
+					return v, err
+				}
+				v, err := s.source()
+				if err != nil {
+					return "", err
+				}
+				return v, s.Set(ctx, s.key, v)
+			}
+			time.Sleep(poll)
+		}
+	}
+	return func(ctx context.Context) (string, error) {
+		v, err, _ := flights.Do(s.key, func() (any, error) { return one(ctx) })
+		if err != nil {
+			return "", err
+		}
+		return v.(string), nil
+	}
+}
+
+func rocks(s service) load {
+	options := rockscache.NewDefaultOptions()
+	if s.lockTTL > 0 {
+		options.LockExpire = s.lockTTL // whole seconds
+	}
+	client := rockscache.NewClient(s.client, options)
+	return func(ctx context.Context) (string, error) { return client.Fetch2(ctx, s.key, freshFor, s.source) }
+}
+
+func goRedisCache(s service) load {
+	c := cache.New(&cache.Options{Redis: s.client})
+	return func(ctx context.Context) (string, error) {
+		var v string
+		err := c.Once(&cache.Item{
+			Ctx: ctx, Key: s.key, Value: &v, TTL: freshFor,
+			Do: func(*cache.Item) (any, error) { return s.source() },
+		})
+		return v, err
+	}
+}
+
+func unprotected(s service) load {
+	return func(ctx context.Context) (string, error) {
+		if v, ok, err := s.Get(ctx, s.key); ok || err != nil {
+			return v, err
+		}
+		v, err := s.source()
+		if err != nil {
+			return "", err
+		}
+		return v, s.Set(ctx, s.key, v)
+	}
+}

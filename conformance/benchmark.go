@@ -1,0 +1,160 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// Benchmark measures the backend that c describes, through [locker.Lock] and [locker.Lease.Unlock], each
+// scenario as a benchmark of its own:
+//
+//   - uncontended: one goroutine, a lock that nobody else wants;
+//   - uncontended-parallel: 32 goroutines on one Locker, a lock for each;
+//   - one-locker: 32 goroutines on one Locker want the same lock;
+//   - four-lockers: 8 goroutines on each of four Lockers want the same lock;
+//   - hand-off: one goroutine on each of four Lockers want the same lock, hold it for 5 ms and rest for 5 ms.
+//
+// An operation is a cycle of lock and unlock. Where Config.Addr is set, requests/op is how many requests a
+// cycle makes, counted in a run of its own, since counting takes time. Where many want one lock, least-share
+// is the part of the cycles that the least served goroutine got, 1 being its fair share; in hand-off,
+// handoff-p50-ms and handoff-p99-ms are the times from the beginning of an Unlock to the end of the next
+// Lock.
+func Benchmark(b *testing.B, c Config) {
+	b.Helper()
+	s, err := newSuite(b, c, checks())
+	if err != nil {
+		b.Fatalf("conformance: %v", err)
+	}
+	lockers := append(s.lockers[:], c.New(b, c.Addr))
+	for _, sc := range scenarios {
+		requests := -1.0
+		b.Run(sc.name, func(b *testing.B) {
+			if c.Addr != "" && requests < 0 {
+				requests = sc.requests(b, c)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			m := sc.run(b, lockers[:sc.lockers], b.N)
+			b.StopTimer()
+			if requests >= 0 {
+				b.ReportMetric(requests, "requests/op")
+			}
+			if !sc.ownKeys {
+				b.ReportMetric(m.leastShare(b.N), "least-share")
+			}
+			if sc.hold > 0 && len(m.handOffs) > 0 {
+				slices.Sort(m.handOffs)
+				for _, p := range []int{50, 99} {
+					d := m.handOffs[(len(m.handOffs)-1)*p/100]
+					b.ReportMetric(float64(d.Microseconds())/1000, fmt.Sprintf("handoff-p%d-ms", p))
+				}
+			}
+		})
+	}
+}
+
+// scenario is who wants which lock how often.
+type scenario struct {
+	name                string
+	lockers, goroutines int // goroutines in all
+	ownKeys             bool
+	hold, rest          time.Duration
+}
+
+var scenarios = []scenario{
+	{name: "uncontended", lockers: 1, goroutines: 1, ownKeys: true},
+	{name: "uncontended-parallel", lockers: 1, goroutines: 32, ownKeys: true},
+	{name: "one-locker", lockers: 1, goroutines: 32},
+	{name: "four-lockers", lockers: 4, goroutines: 32},
+	{name: "hand-off", lockers: 4, goroutines: 4, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond},
+}
+
+// measured is what a run of a scenario showed.
+type measured struct {
+	served   []int           // cycles, by goroutine
+	handOffs []time.Duration // from one's Unlock to another's Lock
+}
+
+func (m measured) leastShare(cycles int) float64 {
+	return float64(slices.Min(m.served)) * float64(len(m.served)) / float64(cycles)
+}
+
+// run does n cycles in all.
+func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
+	const ttl = time.Minute
+	m := measured{served: make([]int, sc.goroutines)}
+	shared := randomKey()
+	var begun atomic.Int64
+	var mu sync.Mutex // for what follows
+	var released time.Time
+	var inside int
+	var failed atomic.Pointer[error]
+	var all sync.WaitGroup
+	for g := range sc.goroutines {
+		l, key := lockers[g%len(lockers)], shared
+		if sc.ownKeys {
+			key = randomKey()
+		}
+		all.Go(func() {
+			ctx := context.Background()
+			for begun.Add(1) <= int64(n) && failed.Load() == nil {
+				lease, err := locker.Lock(ctx, l, key, ttl)
+				if err != nil {
+					failed.Store(&err)
+					return
+				}
+				m.served[g]++
+				if sc.hold > 0 {
+					mu.Lock()
+					if inside++; inside != 1 {
+						err := errors.New("two hold the lock at the same time")
+						failed.Store(&err)
+					} else if !released.IsZero() {
+						m.handOffs = append(m.handOffs, time.Since(released))
+					}
+					mu.Unlock()
+					time.Sleep(sc.hold)
+					mu.Lock()
+					released = time.Now()
+					inside--
+					mu.Unlock()
+				}
+				if err := lease.Unlock(ctx); err != nil {
+					failed.Store(&err)
+					return
+				}
+				if sc.rest > 0 {
+					time.Sleep(sc.rest)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := failed.Load(); err != nil {
+		tb.Fatalf("conformance: %s: %v", sc.name, *err)
+	}
+	return m
+}
+
+// requests returns how many requests a cycle makes, seen from the backend.
+func (sc scenario) requests(tb testing.TB, c Config) float64 {
+	p := newProxy(tb, c.Addr)
+	var lockers []locker.Locker
+	for range sc.lockers {
+		lockers = append(lockers, c.New(tb, p.addr))
+	}
+	cycles := 20 * sc.goroutines
+	sc.run(tb, lockers, cycles) // connections are set up
+	before, _ := p.count()
+	sc.run(tb, lockers, cycles)
+	after, _ := p.count()
+	return float64(after-before) / float64(cycles)
+}

@@ -1,0 +1,34 @@
+package conformance
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func BenchmarkReference(b *testing.B) { Benchmark(b, fakes(func(*fake) {})) }
+
+// Every scenario does as many cycles as it is asked for, and each of them excludes.
+func TestBenchmarkScenarios(t *testing.T) {
+	t.Parallel()
+	for _, sc := range scenarios {
+		s, err := newSuite(t, fakes(func(*fake) {}), nil)
+		if !assert.NoError(t, err) {
+			return
+		}
+		lockers := append(s.lockers[:], s.config.New(t, ""))
+		const cycles = 50
+		m := sc.run(t, lockers[:sc.lockers], cycles)
+		total := 0
+		for _, n := range m.served {
+			total += n
+		}
+		assert.Equal(t, cycles, total, sc.name)
+		assert.Len(t, m.served, sc.goroutines, sc.name)
+		share := m.leastShare(cycles)
+		assert.True(t, share >= 0 && share <= 1, "%s: %v", sc.name, share)
+		if sc.hold > 0 {
+			assert.Len(t, m.handOffs, cycles-1, sc.name)
+		}
+	}
+}

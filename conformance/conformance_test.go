@@ -1,0 +1,268 @@
+package conformance
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What is wrong with a Config is one clear failure at the start.
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	good := fakes(func(*fake) {})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := ln.Addr().String()
+	require.NoError(t, ln.Close())
+	down := fakes(func(f *fake) {
+		f.everywhere(func(ctx context.Context, _ string, _ func(context.Context) error) error {
+			return os.ErrDeadlineExceeded
+		})
+	})
+
+	cases := map[string]struct {
+		config Config
+		says   string
+	}{
+		"no New": {Config{}, "Config.New is nil"},
+		"New returns nil": {Config{New: func(testing.TB, string) locker.Locker { return nil }},
+			"Config.New returned nil at call 1"},
+		"New returns a nil pointer": {Config{New: func(testing.TB, string) locker.Locker { return (*fake)(nil) }},
+			"Config.New returned nil at call 1"},
+		"different backends": {Config{New: func(testing.TB, string) locker.Locker { return newFake(newStore(), 0) }},
+			"calls 1 and 2 of Config.New are on different backends"},
+		"negative Granularity": {Config{New: good.New, Granularity: -time.Second}, "Config.Granularity is -1s"},
+		"Skip names no check": {Config{New: good.New, Skip: map[string]string{"release/twise": "x"}},
+			`Config.Skip names "release/twise", and there is no such check; of this group there are release/after-expiry, `},
+		"Skip names nothing like it": {Config{New: good.New, Skip: map[string]string{"nonsense": "x"}},
+			`Config.Skip names "nonsense", and there is no such check`},
+		"Skip without a reason":  {Config{New: good.New, Skip: map[string]string{"release/twice": ""}}, `no reason for "release/twice"`},
+		"nobody at the address":  {Config{New: good.New, Addr: nobody}, "Config.Addr: nobody answers at"},
+		"no address":             {Config{New: good.New, Addr: "nonsense"}, "Config.Addr: nobody answers at"},
+		"a backend that is down": {down, "the first Acquire on the backend failed: i/o timeout"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := newSuite(t, c.config, checks())
+			require.ErrorContains(t, err, c.says)
+			assert.NotContains(t, err.Error(), "\n")
+		})
+	}
+}
+
+// A Locker that lets everybody in is not taken for one on another backend, and its three are not on
+// different ones.
+func TestBrokenIsNotBadConfig(t *testing.T) {
+	t.Parallel()
+	for _, m := range localMutants {
+		_, err := newSuite(t, fakes(m.alter), checks())
+		assert.NoError(t, err, m.name)
+	}
+}
+
+// TestRunOutput runs Run in a process of its own, since what it fails is the test that calls it.
+func TestRunOutput(t *testing.T) {
+	t.Parallel()
+	run := func(mode, pattern string) (string, bool) {
+		cmd := exec.Command(os.Args[0], "-test.run", pattern, "-test.v")
+		cmd.Env = append(os.Environ(), "CONFORMANCE_TEST_RUN="+mode)
+		out, err := cmd.CombinedOutput()
+		return string(out), err == nil
+	}
+
+	out, ok := run("bad", "^TestRunHelper$")
+	assert.False(t, ok)
+	assert.Equal(t, 1, strings.Count(out, "--- FAIL"), out)
+	assert.Contains(t, out, "conformance: Config.New is nil")
+
+	out, ok = run("broken", "^TestRunHelper$/^release$")
+	assert.False(t, ok)
+	assert.Contains(t, out, "--- FAIL: TestRunHelper/release/only-the-owner")
+	assert.Contains(t, out, "--- PASS: TestRunHelper/release/twice")
+	assert.Contains(t, out, "--- SKIP: TestRunHelper/release/atomic")
+	assert.Contains(t, out, "release/atomic is skipped: for a reason")
+	assert.NotContains(t, out, "TestRunHelper/extend", "a pattern chooses checks")
+	assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/only-the-owner
+ +rule      C7 Release only when .*
+ +done      \+0\.\d+s  A\.Acquire\(k1, t1, 10m0s\) = true, nil after .*
+ +\+\d+\.\d+s  A\.Release\(k1, t2\) = true, nil after .*
+ +expected  A\.Release = false, nil: t1 holds the lock
+ +happened  A\.Release = true, nil
+ +often     releasing by a bare delete`), out)
+
+	out, ok = run("good", "^TestRunHelper$/^(release|extend)$")
+	assert.True(t, ok, out)
+	assert.Contains(t, out, "done with Run")
+	last := strings.LastIndex(out, "--- PASS: TestRunHelper/")
+	assert.Greater(t, last, -1)
+}
+
+func TestRunHelper(t *testing.T) {
+	c := fakes(func(*fake) {})
+	switch os.Getenv("CONFORMANCE_TEST_RUN") {
+	default:
+		t.Skip("only for TestRunOutput")
+	case "bad":
+		c = Config{}
+	case "good":
+	case "broken":
+		c = fakes(func(f *fake) { f.releases(func(key, _ string) bool { return f.del(key) }) })
+		c.Skip = map[string]string{"release/atomic": "for a reason"}
+	}
+	var open atomic.Int64
+	lockers := c.New
+	if lockers != nil {
+		c.New = func(tb testing.TB, addr string) locker.Locker {
+			open.Add(1)
+			tb.Cleanup(func() { open.Add(-1) })
+			return lockers(tb, addr)
+		}
+	}
+	Run(t, c)
+	require.EqualValues(t, 3, open.Load(), "the Lockers are open until the test ends")
+	t.Log("done with Run")
+}
+
+// one runs fn as a check on a correct Locker.
+func one(t *testing.T, fn func(e *env)) *recorder {
+	ck := check{name: "self/check", rule: "the rule", causes: "the causes", run: fn}
+	s, err := newSuite(t, fakes(func(*fake) {}), []check{ck})
+	require.NoError(t, err)
+	return s.run(t, ck)
+}
+
+func TestCheckThatPanics(t *testing.T) {
+	t.Parallel()
+	for name, fn := range map[string]func(e *env){
+		"itself":         func(*env) { panic("oh") },
+		"in a goroutine": func(e *env) { e.each(3, func(int) { panic("oh") }) },
+	} {
+		r := one(t, fn)
+		assert.True(t, r.Failed(), name)
+		assert.Contains(t, r.output(), "panic: oh", name)
+		assert.Contains(t, r.output(), "conformance_test.go", name)
+		assert.Equal(t, 1, strings.Count(r.output(), "happened"), name)
+	}
+}
+
+func TestCheckThatHangs(t *testing.T) {
+	t.Parallel()
+	ck := check{name: "self/check", rule: "the rule", causes: "the causes", run: func(e *env) {
+		e.A.takes(e.key(), e.token(), time.Minute, "the key is fresh")
+		e.A.doCtx(t.Context(), "Wait", "x", "y", time.Minute)
+	}}
+	hangs := make(chan struct{})
+	defer close(hangs)
+	s, err := newSuite(t, fakes(func(f *fake) {
+		f.wait = func(_ context.Context, key, _ string, _ time.Duration) (time.Time, error) {
+			if key == "x" {
+				<-hangs
+			}
+			return time.Now().Add(time.Minute), nil
+		}
+	}), []check{ck})
+	require.NoError(t, err)
+	r := s.start(t, ck)
+	r.wait(100 * time.Millisecond)
+	assert.True(t, r.Failed())
+	assert.Contains(t, r.output(), "self/check has not come to an end in 100ms")
+	assert.Contains(t, r.output(), `A.Wait("x", "y", 1m0s) has not returned`)
+}
+
+func TestRecorder(t *testing.T) {
+	t.Parallel()
+	var order []string
+	r := one(t, func(e *env) {
+		e.tb.Cleanup(func() { order = append(order, "first") })
+		e.tb.Cleanup(func() { order = append(order, "second"); runtime.Goexit() })
+		e.tb.Cleanup(func() { order = append(order, "third"); panic("in cleanup") })
+		e.tb.Log("said")
+		e.tb.Skip("enough")
+	})
+	assert.Equal(t, []string{"third", "second", "first"}, order)
+	assert.True(t, r.Failed(), "by the panic")
+	assert.False(t, r.Skipped())
+	assert.Contains(t, r.output(), "said\nenough\n")
+
+	r = one(t, func(e *env) { e.tb.Skip("enough") })
+	assert.True(t, r.Skipped())
+	assert.False(t, r.Failed())
+
+	r = one(t, func(e *env) {
+		e.each(5, func(i int) {
+			if i == 3 {
+				e.fail("a", "b")
+			}
+		})
+		e.fail("not", "reached")
+	})
+	assert.True(t, r.Failed())
+	assert.NotContains(t, r.output(), "reached")
+}
+
+// A goroutine is found by its check, however far down it was started, and no other is.
+func TestGoroutines(t *testing.T) {
+	t.Parallel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { <-stop }()
+	r := one(t, func(e *env) {
+		if n, _ := e.settles(0, 0); n != 0 {
+			e.tb.Errorf("%d goroutines at the start", n)
+		}
+		end := make(chan struct{})
+		for range 3 {
+			go func() { go func() { <-end }(); <-end }()
+		}
+		for n := 0; n < 6+1; e.sleep(time.Millisecond) { // and this one
+			n, _ = labelled(e.id)
+		}
+		close(end)
+		if n, stacks := e.settles(0, time.Minute); n != 0 {
+			e.tb.Errorf("%d goroutines in the end:\n%s", n, stacks)
+		}
+	})
+	assert.False(t, r.Failed(), r.output())
+}
+
+// What a check acquires and does not release is released in the end.
+func TestNothingLeftOnTheBackend(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	n := 0
+	c := Config{New: func(testing.TB, string) locker.Locker { n++; return newFake(store, n) }}
+	s, err := newSuite(t, c, checks())
+	require.NoError(t, err)
+	s.runAll(t)
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	for key := range store.items {
+		it, ok := store.live(key)
+		if ok && time.Until(it.expires) > time.Minute {
+			assert.Fail(t, "left behind", "%q for %v", key, time.Until(it.expires))
+		}
+	}
+	assert.Empty(t, store.lines)
+}
+
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	var l lag
+	assert.Equal(t, 3*time.Second, l.allowance())
+	l.saw(100 * time.Millisecond)
+	l.saw(50 * time.Millisecond)
+	assert.Equal(t, 5*time.Second, l.allowance())
+	l.saw(time.Hour)
+	assert.Equal(t, 45*time.Second, l.allowance())
+}

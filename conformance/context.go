@@ -1,0 +1,226 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	ruleDoneBefore = "C9 Context: done before the call is its error, and nothing happened."
+	ruleDoneDuring = "C9 Context: done during the call, the method returns ctx's error, starts nothing more, and a " +
+		"Release of that token on the same Locker waits its turn behind what is still under way."
+	ruleNothingLeft = "C14 Nothing left behind: after release or expiry the adapter keeps no goroutine, timer or map " +
+		"entry for a lock."
+)
+
+func contextChecks() []check {
+	return []check{{
+		name: "context/done-before",
+		rule: ruleDoneBefore,
+		causes: "a context that is not passed on to a client library which takes one, or not looked at where the " +
+			"library takes none; an error of the library's own in place of ctx's.",
+		run: checkDoneBefore,
+	}, {
+		name:   "context/deadline-ahead",
+		rule:   "C9 Context: a deadline that has not passed changes nothing.",
+		causes: "a path of its own for contexts with a deadline that does not do, or does not say, the same.",
+		run:    checkDeadlineAhead,
+	}, {
+		name:   "context/no-late-success",
+		rule:   ruleDoneDuring,
+		causes: "an operation that does not look at ctx when the client library, which knows none, returns.",
+		run:    checkNoLateSuccess,
+	}, {
+		name: "context/cancelled-midway",
+		rule: ruleDoneDuring + " What has left the process may still take effect: then the key is held by nobody for " +
+			"at most its ttl.",
+		causes: "a call that is left behind in a goroutine and acquires after the Release that was to undo it; an error " +
+			"in place of ctx's.",
+		run: checkCancelledMidway,
+	}, {
+		name:   "context/nothing-left",
+		rule:   ruleNothingLeft,
+		causes: "a goroutine, or a timer that runs one, for every lock or every call, which outlives it.",
+		run:    checkNothingLeft,
+	}}
+}
+
+// doneContexts are contexts that have ended, each in its way.
+func doneContexts(parent context.Context) map[string]context.Context {
+	cancelled, cancel := context.WithCancel(parent)
+	cancel()
+	caused, cancelCause := context.WithCancelCause(parent)
+	cancelCause(errors.New("the cause, which is not the error"))
+	expired, cancel := context.WithDeadline(parent, time.Now().Add(-time.Hour))
+	cancel()
+	return map[string]context.Context{"cancelled": cancelled, "cancelled with a cause": caused, "past its deadline": expired}
+}
+
+// over says whether ctx had ended, or was past its deadline, when r returned.
+func (r call) over(ctx context.Context) bool {
+	if deadline, ok := ctx.Deadline(); ok && !r.end.Before(deadline) {
+		<-ctx.Done() // a client that keeps the deadline itself may be before ctx's own timer
+	}
+	return ctx.Err() != nil
+}
+
+// ended checks that r failed with ctx's error. Why says when ctx ended.
+func (e *env) ended(ctx context.Context, r call, why string) {
+	if r.ok || !errors.Is(r.err, ctx.Err()) {
+		e.fail(fmt.Sprintf("%s.%s = an error for which errors.Is(err, %q) holds, and no success: %s", r.client.name, r.op,
+			ctx.Err().Error(), why), fmt.Sprintf("%s.%s = %s", r.client.name, r.op, r.result()))
+	}
+}
+
+func checkDoneBefore(e *env) {
+	for how, ctx := range doneContexts(e.ctx) {
+		key, token := e.key(), e.token()
+		why := "its context was " + how + " before the call"
+		e.note("the next context is %s", how)
+		e.ended(ctx, e.A.doCtx(ctx, "Acquire", key, token, long), why)
+		e.B.takes(key, token, long, "the key is fresh: A's Acquire, "+why+", did nothing")
+		e.ended(ctx, e.A.doCtx(ctx, "Acquire", key, e.token(), long), why)
+
+		e.note("the next context is %s", how)
+		e.ended(ctx, e.B.doCtx(ctx, "Extend", key, token, time.Millisecond), why)
+		e.ended(ctx, e.B.doCtx(ctx, "Acquire", key, token, time.Millisecond), why)
+		e.ended(ctx, e.B.doCtx(ctx, "Release", key, token, 0), why)
+		e.sleep(5 * time.Millisecond)
+		e.C.blocked(key, "B holds the lock: its Extend and its Release, "+why+", did nothing")
+		e.B.releases(key, token, "B holds the lock")
+	}
+}
+
+func checkDeadlineAhead(e *env) {
+	// From near to far: adapters may choose how to do it by how near the deadline is.
+	ahead := []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second, time.Hour}
+	e.each(len(ahead), func(i int) {
+		do := func(op, key, token string) (r call, ok bool) {
+			ctx, cancel := context.WithTimeout(e.ctx, ahead[i])
+			defer cancel()
+			r = e.A.doCtx(ctx, op, key, token, long)
+			if r.err == nil || !r.over(ctx) {
+				return e.A.must(r, true, fmt.Sprintf("the context's deadline was %v ahead", ahead[i])), true
+			}
+			e.ended(ctx, r, "its context ended during the call")
+			return r, false // so slow a machine
+		}
+		for range 5 {
+			key, token := e.key(), e.token()
+			if _, ok := do("Acquire", key, token); !ok {
+				continue
+			}
+			e.B.blocked(key, "A holds the lock")
+			if _, ok := do("Extend", key, token); !ok {
+				continue
+			}
+			if _, ok := do("Release", key, token); !ok {
+				continue
+			}
+			e.B.takes(key, e.token(), long, "A has released it")
+		}
+	})
+}
+
+// checkNoLateSuccess looks at calls during which their context ended. That one of them is a success is not
+// wrong in itself, since ctx may end while the result is on its way from the last look at it to the caller;
+// but it is when most of them are. On a backend that is quick, all of a call may be that way: there only the
+// checks that make it hang can tell.
+func checkNoLateSuccess(e *env) {
+	quickest := e.suite.quickest
+	if quickest < time.Millisecond {
+		return
+	}
+	late, successes := 0, 0
+	e.until(40, 3*time.Second, func() {
+		for _, op := range []string{"Acquire", "Extend", "Release"} {
+			key, token := e.key(), randomToken()
+			e.A.must(e.A.quietly("Acquire", key, token, long), true, "the key is fresh")
+			ctx, cancel := context.WithCancel(e.ctx)
+			var ended time.Time
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				time.Sleep(rand.N(quickest / 2))
+				cancel()
+				ended = time.Now()
+			}()
+			r := e.A.send(ctx, call{client: e.A, op: op, key: key, token: token, ttl: long})
+			<-done
+			if r.end.Sub(ended) > quickest/4 {
+				late++
+				if r.err == nil {
+					successes++
+				} else {
+					e.ended(ctx, r, "its context ended during the call")
+				}
+			}
+			e.A.quietly("Release", key, token, 0)
+		}
+	})
+	if late >= 10 && successes > late/2 {
+		e.note("A does operations, which take %v at least, and whose context is cancelled in the first half of that", quickest)
+		e.fail("those that return well after that return the context's error",
+			fmt.Sprintf("%d of %d succeeded", successes, late))
+	}
+}
+
+func checkCancelledMidway(e *env) {
+	e.lanes(120, 3*time.Second, func() {
+		key, token := e.key(), e.token()
+		const ttl = 250 * time.Millisecond
+		ctx, cancel := context.WithTimeout(e.ctx, rand.N(1500*time.Microsecond))
+		if rand.IntN(2) == 0 {
+			cancel()
+			ctx, cancel = context.WithCancel(e.ctx)
+			stop := time.AfterFunc(rand.N(1500*time.Microsecond), cancel)
+			defer stop.Stop()
+		}
+		defer cancel()
+		r := e.A.send(ctx, call{client: e.A, op: "Acquire", key: key, token: token, ttl: ttl})
+		switch {
+		case r.err == nil:
+			e.A.must(r, true, "the key is fresh")
+		case !r.over(ctx):
+			e.A.must(r, true, "the key is fresh, and its context has not ended")
+		default:
+			e.ended(ctx, r, "its context ended during the call")
+		}
+		released := e.A.quietly("Release", key, token, 0)
+		if released.err != nil || !released.ok && r.err == nil && released.end.Before(r.until()) {
+			e.A.must(released, true, "its Acquire came to "+r.result())
+		}
+		latest := released.end
+		if r.err != nil {
+			latest = latest.Add(ttl)
+		}
+		e.note("A.Acquire(%s, %s, %v) under a context that ends about now = %s; A.Release = %s", e.journal.short(key),
+			e.journal.short(token), ttl, r.result(), released.result())
+		e.B.takesWhen(key, e.token(), long, released.start, latest, "A has released it, and an Acquire that was "+
+			"under way when its context ended holds it for nobody, for its ttl at most")
+	})
+}
+
+func checkNothingLeft(e *env) {
+	const calls, few = 120, 60
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	e.spread(calls, func(int) {
+		key, token := e.key(), randomToken()
+		for _, op := range []string{"Acquire", "Extend", "Release"} {
+			e.A.must(e.A.send(ctx, call{client: e.A, op: op, key: key, token: token, ttl: time.Hour}), true, "nobody else uses the key")
+		}
+		e.A.must(e.A.send(ctx, call{client: e.A, op: "Acquire", key: key, token: token, ttl: time.Millisecond}), true, "it is free")
+		midway, cancel := context.WithTimeout(e.ctx, rand.N(time.Millisecond))
+		defer cancel()
+		e.A.send(midway, call{client: e.A, op: "Acquire", key: e.key(), token: token, ttl: time.Millisecond})
+	})
+	if n, stacks := e.settles(few, e.slack()+5*time.Second); n > few {
+		e.note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
+		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
+			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
+	}
+}

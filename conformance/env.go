@@ -1,0 +1,217 @@
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// env is what one check works with: three clients of one backend, names that nobody else uses, and a journal
+// of what was done, which a failure prints.
+type env struct {
+	tb      testing.TB // may be failed from any goroutine of the check
+	ctx     context.Context
+	id      string // the value of the profiler label of the check's goroutines
+	A, B, C *client
+
+	suite   *suite
+	check   check
+	journal journal
+
+	background sync.WaitGroup // what has to have returned before the check is over
+
+	mu   sync.Mutex
+	told bool               // why the check failed
+	held map[[2]string]call // by key and token of what was acquired, to be released in the end
+}
+
+// client is a Locker with a name. Its methods do one operation each and write it into the journal; those
+// that say what must come of it end the check when it does not.
+type client struct {
+	name   string
+	l      locker.Locker
+	e      *env
+	shared bool // A, B or C: how long it takes says how slow the machine and the backend are
+}
+
+// opTimeout bounds every operation whose context is not what is being checked.
+const opTimeout = 30 * time.Second
+
+func newEnv(s *suite, ck check, r *recorder) *env {
+	e := &env{tb: r, ctx: r.Context(), id: rand.Text(), suite: s, check: ck, held: make(map[[2]string]call)}
+	e.A = &client{"A", s.lockers[0], e, true}
+	e.B = &client{"B", s.lockers[1], e, true}
+	e.C = &client{"C", s.lockers[2], e, true}
+	r.Cleanup(e.releaseAll)
+	r.Cleanup(e.background.Wait) // the check's context has ended by then
+	return e
+}
+
+// client makes a further client, for instance of a Locker behind a proxy.
+func (e *env) client(name string, l locker.Locker) *client { return &client{name: name, l: l, e: e} }
+
+// clients returns A, B and C.
+func (e *env) clients() []*client { return []*client{e.A, e.B, e.C} }
+
+func randomKey() string   { return "conformance/" + rand.Text() }
+func randomToken() string { return rand.Text() }
+
+// key returns a key that nobody else uses.
+func (e *env) key() string { return e.journal.label("k", randomKey()) }
+
+// token returns a token that nobody else uses.
+func (e *env) token() string { return e.journal.label("t", randomToken()) }
+
+// slack is how late a thing may come that has to come at all: the backend's granularity and an allowance for
+// a machine that is busy or slow, which grows with what this run of the suite has seen of it. It makes a
+// check more patient about late, never about early.
+func (e *env) slack() time.Duration { return e.suite.config.Granularity + e.suite.lag.allowance() }
+
+// fail ends the check. Expected and happened are for a reader who does not know the check, who is told about
+// the first failure only: others that its goroutines may have run into follow from it, mostly.
+func (e *env) fail(expected, happened string) {
+	e.tb.Helper()
+	e.mu.Lock()
+	first := !e.told
+	e.told = true
+	e.mu.Unlock()
+	if !first {
+		e.tb.FailNow()
+	}
+	e.tb.Fatalf("%s", e.explain()+
+		"  expected  "+indent(expected)+"\n"+
+		"  happened  "+indent(happened)+"\n"+
+		"  often     "+indent(e.check.causes)+"\n")
+}
+
+// explain says what is checked and what has been done so far.
+func (e *env) explain() string {
+	return e.check.name + "\n" +
+		"  rule      " + indent(e.check.rule) + "\n" +
+		"  done      " + indent(e.journal.String()) + "\n"
+}
+
+func indent(s string) string {
+	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n            ")
+}
+
+// note writes into the journal what is no operation of a client.
+func (e *env) note(format string, args ...any) { e.journal.add(fmt.Sprintf(format, args...)) }
+
+// each runs fn n times at the same time and returns when all are done; when one of them failed the check,
+// it ends here too.
+func (e *env) each(n int, fn func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { e.guard(func() { fn(i) }) })
+	}
+	all.Wait()
+	if e.tb.Failed() {
+		e.tb.FailNow()
+	}
+}
+
+// guard runs fn and takes its panic for a failure of the check.
+func (e *env) guard(fn func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			e.fail("a Locker that does not panic", fmt.Sprintf("panic: %v\n%s", v, debug.Stack()))
+		}
+	}()
+	fn()
+}
+
+// spread runs fn n times, some at the same time, and returns as each does.
+func (e *env) spread(n int, fn func(i int)) {
+	var next atomic.Int64
+	e.each(min(n, 12), func(int) {
+		for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+			fn(int(i))
+		}
+	})
+}
+
+// sleep returns after d, or when the check is over.
+func (e *env) sleep(d time.Duration) { e.sleepUntil(time.Now().Add(d)) }
+
+func (e *env) sleepUntil(t time.Time) {
+	timer := time.NewTimer(time.Until(t))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-e.ctx.Done():
+		runtime.Goexit() // the check is over, or was given up on
+	}
+}
+
+func (e *env) remember(c call) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := [2]string{c.key, c.token}
+	switch {
+	case c.op == "Release" && c.ok:
+		delete(e.held, id)
+	case c.ok && c.op != "Fence":
+		e.held[id] = c
+	}
+}
+
+// releaseAll leaves nothing behind on a backend that others use, too.
+func (e *env) releaseAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	e.mu.Lock()
+	held := slices.Collect(maps.Values(e.held))
+	e.mu.Unlock()
+	var all sync.WaitGroup
+	room := make(chan struct{}, 8)
+	for _, c := range held {
+		if time.Since(c.end) > c.ttl {
+			continue
+		}
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			e.guard(func() { c.client.l.Release(ctx, c.key, c.token) })
+		})
+	}
+	all.Wait()
+}
+
+// lag is what the suite knows about how slow the machine, the network and the backend are.
+type lag struct{ slowest atomic.Int64 }
+
+// measure takes note of how late timers are until ctx ends.
+func (l *lag) measure(ctx context.Context) {
+	const every = 20 * time.Millisecond
+	for ctx.Err() == nil {
+		begun := time.Now()
+		time.Sleep(every)
+		l.saw(time.Since(begun) - every)
+	}
+}
+
+// saw takes note of how long something took that takes no time on an idle machine.
+func (l *lag) saw(d time.Duration) {
+	for {
+		old := l.slowest.Load()
+		if int64(d) <= old || l.slowest.CompareAndSwap(old, int64(d)) {
+			return
+		}
+	}
+}
+
+func (l *lag) allowance() time.Duration {
+	return min(3*time.Second+20*time.Duration(l.slowest.Load()), 45*time.Second)
+}

@@ -1,0 +1,282 @@
+package conformance
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+func waitingFaultChecks() []check {
+	const ruleWatch = "Watch: when the subscription breaks, the channel gets one wake-up and the Locker subscribes anew."
+	const ruleWait = "Wait: it returns when it holds the lock or ctx is done. The deadline is never after the real " +
+		"expiry. A waiter that died costs the others at most its own ttl."
+	return []check{{
+		name:  "fault/watch-cut",
+		rule:  ruleWatch,
+		needs: needsWatch,
+		causes: "a goroutine that reads the subscription and ends with its first error; a subscription that is made " +
+			"anew without what it was subscribed to, or without waking those whose wake-up may have been lost.",
+		run: watchCut,
+	}, {
+		name:   "fault/watch-reconnects-calmly",
+		rule:   ruleWatch + " It rests between its attempts.",
+		needs:  needsWatch,
+		causes: "a loop that subscribes again at once whenever it fails, with a whole processor for it.",
+		run:    watchCalmly,
+	}, {
+		name:  "fault/wait-cut",
+		rule:  ruleWait,
+		needs: needsWait,
+		causes: "waiting for word on a connection that has ended, for ever: return the error, or join again; a grant " +
+			"that arrived while nobody listened, and is kept.",
+		run: waitCut,
+	}, {
+		name:   "fault/wait-reply-lost",
+		rule:   ruleWait,
+		needs:  needsWait,
+		causes: "as fault/wait-cut; a token that is left in the line after its Wait returned an error, for longer than its ttl.",
+		run:    waitReplyLost,
+	}, {
+		name: "fault/fence-reply-lost",
+		rule: "C2 Three outcomes: false says that the token certainly does not hold the lock. Fence: greater than every " +
+			"number minted for that key before.",
+		needs:  needsFence,
+		causes: "a transport error reported as false.",
+		run:    fenceReplyLost,
+	}}
+}
+
+// wakesAfter says whether ch gets a value within patience.
+func (e *env) wakesAfter(ch <-chan struct{}, patience time.Duration) bool {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case _, ok := <-ch:
+		if !ok {
+			e.fail("the channel of Watch is never closed", "it is closed")
+		}
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// freed lets B take and release key, and says whether ch gets a value within patience.
+func (e *env) freed(key string, ch <-chan struct{}, patience time.Duration) bool {
+	select {
+	case <-ch: // an old one
+	default:
+	}
+	b := e.B.takes(key, e.token(), time.Minute, "nobody holds it")
+	e.B.releases(key, b.token, "B has just taken it")
+	return e.wakesAfter(ch, patience)
+}
+
+func watchCut(e *env) {
+	f := e.faulty()
+	key := e.key()
+	ch, err := f.l.(locker.Watcher).Watch(e.ctx, key)
+	if err != nil {
+		e.fail("D.Watch = a channel, nil", fmt.Sprintf("D.Watch = %q", err))
+	}
+	e.note("D watches k1")
+	if patience := e.slack(); !e.freed(key, ch, patience) {
+		e.fail("the channel gets a value: B has released the lock", fmt.Sprintf("it got none in %v", patience))
+	}
+	for _, breaks := range []struct {
+		what string
+		do   func()
+	}{
+		{"D's connections are cut", f.p.cut},
+		{"D's connections are cut, and new ones are refused for a moment", func() {
+			f.p.refuse()
+			e.sleep(100 * time.Millisecond)
+			f.p.heal(e.tb)
+		}},
+	} {
+		select {
+		case <-ch: // an old one
+		default:
+		}
+		e.note("%s", breaks.what)
+		breaks.do()
+		if !e.wakesAfter(ch, healing) {
+			e.fail("the channel gets a value: the subscription is broken", fmt.Sprintf("it got none in %v", healing))
+		}
+		// It subscribes anew when it can, and from then on each release is seen.
+		for end := time.Now().Add(healing); !e.freed(key, ch, 100*time.Millisecond); {
+			if time.Now().After(end) {
+				e.fail("releases are seen again", fmt.Sprintf("none was seen in %v", healing))
+			}
+		}
+		for range 5 {
+			if patience := e.slack(); !e.freed(key, ch, patience) {
+				e.fail("the channel gets a value: B has released the lock, and D had subscribed anew",
+					fmt.Sprintf("it got none in %v", patience))
+			}
+		}
+	}
+	f.warm()
+}
+
+func watchCalmly(e *env) {
+	f := e.faulty()
+	if _, err := f.l.(locker.Watcher).Watch(e.ctx, e.key()); err != nil {
+		e.fail("D.Watch = a channel, nil", fmt.Sprintf("D.Watch = %q", err))
+	}
+	e.note("D watches k1; then its connections are cut, and each new one at once")
+	f.p.slam()
+	// How often one tries who rests for 10ms each time says what is often. A window in which that one hardly
+	// gets to try says nothing.
+	other := newProxy(e.tb, e.suite.config.Addr)
+	other.slam()
+	const window, rest = 500 * time.Millisecond, 10 * time.Millisecond
+	for range 60 {
+		_, before := f.p.count()
+		calm := 0
+		for end := time.Now().Add(window); time.Now().Before(end); calm++ {
+			if conn, err := net.Dial("tcp", other.addr); err == nil {
+				conn.Read(make([]byte, 1))
+				conn.Close()
+			}
+			e.sleep(rest)
+		}
+		if _, after := f.p.count(); after-before > 2*calm+20 {
+			e.fail(fmt.Sprintf("D rests between its attempts: in %v not many more than the %d of one who rests for %v",
+				window, calm, rest), fmt.Sprintf("D tried %d times meanwhile", after-before))
+		}
+		if calm > 15 {
+			break
+		}
+	}
+	f.p.heal(e.tb)
+	f.warm()
+}
+
+const (
+	waitTTL      = 2 * time.Second // what D waits for
+	waitPatience = 15 * time.Second
+)
+
+// waits starts a Wait of D.
+func (f *faulty) waits(key, token string) <-chan call {
+	result := make(chan call, 1)
+	go func() { result <- f.within(time.Minute, "Wait", key, token, waitTTL) }()
+	return result
+}
+
+// waited sees that a Wait comes to an end: the lock is free, or soon will be.
+func (f *faulty) waited(result <-chan call) call {
+	patience := time.NewTimer(waitPatience)
+	defer patience.Stop()
+	select {
+	case w := <-result:
+		return w
+	case <-patience.C:
+		f.e.fail("D.Wait returns: with the lock, since it is free, or with an error, since the link broke",
+			fmt.Sprintf("it has not in %v", waitPatience))
+		panic("not reached")
+	}
+}
+
+// waitedWell sees that D has the lock after w, or might have, and that it is free for others when D has
+// released it, or by its ttl.
+func (f *faulty) waitedWell(w call) {
+	e := f.e
+	if w.err == nil {
+		if c := e.C.acquire(w.key, e.token(), waitTTL); c.ok && c.end.Before(w.deadline) {
+			e.fail(fmt.Sprintf("C.Acquire = false, nil: D has the lock until %s", e.journal.at(w.deadline)),
+				fmt.Sprintf("C.Acquire = %s at %s", c.result(), e.journal.at(c.end)))
+		} else if c.ok {
+			e.C.release(w.key, c.token)
+		}
+	}
+	f.insists("Release", w.key, w.token, 0)
+	c := e.C.takesWhen(w.key, e.token(), time.Minute, time.Time{}, time.Now().Add(waitTTL),
+		"D has released its token, and everybody else theirs")
+	e.C.releases(w.key, c.token, "C has just taken it")
+}
+
+func waitCut(e *env) {
+	f := e.faulty()
+	for range 3 {
+		key := e.key()
+		b := e.B.takes(key, e.token(), time.Minute, "the key is fresh")
+		before := 0
+		result := f.waits(key, e.token())
+		// Once it is quiet it stands in line. One that asks again and again never is.
+		quiet := time.Now()
+		for end := quiet.Add(time.Second + 4*f.moment()); len(result) == 0 && time.Now().Before(end); {
+			if now, _ := f.p.count(); now != before {
+				before, quiet = now, time.Now()
+			} else if time.Since(quiet) > f.moment() {
+				break
+			}
+			e.sleep(time.Millisecond)
+		}
+		e.note("D's connections are cut")
+		f.p.cut()
+		e.sleep(10 * time.Millisecond)
+		e.B.releases(key, b.token, "B holds it")
+		f.waitedWell(f.waited(result))
+		f.warm()
+	}
+}
+
+func waitReplyLost(e *env) {
+	f := e.faulty()
+	for _, inLine := range []bool{false, true} {
+		f.eachStep(func(n int) bool {
+			if inLine && n > 5 { // it asks again and again
+				return false
+			}
+			f.warm()
+			key, token := e.key(), e.token()
+			if inLine {
+				e.B.takes(key, e.token(), pausedTTL, "the key is fresh")
+			}
+			x := f.arm(dropReply, n)
+			w := f.waited(f.waits(key, token))
+			f.p.disarm()
+			if !x.acted() && w.err != nil {
+				e.fail("D.Wait = a deadline, nil: nothing was in its way", fmt.Sprintf("D.Wait = %s", w.result()))
+			}
+			f.waitedWell(w)
+			return x.acted()
+		})
+	}
+}
+
+func fenceReplyLost(e *env) {
+	f := e.faulty()
+	key, token, _ := f.prepared(time.Minute)
+	var last uint64
+	minted := func(r call) {
+		if !r.ok {
+			e.fail("D.Fence = an error, or a number: its token holds the lock for a minute",
+				fmt.Sprintf("D.Fence = %s", r.result()))
+		}
+		if r.fence <= last {
+			e.fail(fmt.Sprintf("D.Fence is greater than %d, which was minted before", last),
+				fmt.Sprintf("D.Fence = %s", r.result()))
+		}
+		last = r.fence
+	}
+	for _, kind := range []faultKind{dropReply, halfReply, garbageReply, resetRequest} {
+		f.eachStep(func(n int) bool {
+			x := f.arm(kind, n)
+			r := f.do("Fence", key, token, 0)
+			f.p.disarm()
+			if r.err == nil {
+				minted(r)
+			} else if !x.acted() {
+				f.must(r, true, "nothing was in its way")
+			}
+			again := f.insists("Fence", key, token, 0)
+			minted(again)
+			return x.acted()
+		})
+	}
+}

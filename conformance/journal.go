@@ -1,0 +1,167 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// journal is what a check has done, for the reader of a failure.
+type journal struct {
+	mu      sync.Mutex
+	begun   time.Time
+	steps   []*step
+	dropped int
+	labels  map[string]string
+	counts  map[string]int
+}
+
+// step is one line of a journal: an operation, how often it came out the same in a row, or a remark.
+type step struct {
+	call    call
+	from    time.Time
+	remark  string
+	running bool
+	repeats int
+}
+
+// journalLength is how many steps are kept, the latest ones.
+const journalLength = 30
+
+// label gives s a short name of a kind, such as k1, and returns s.
+func (j *journal) label(kind, s string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.labels == nil {
+		j.labels, j.counts = make(map[string]string), make(map[string]int)
+	}
+	if _, ok := j.labels[s]; !ok {
+		j.counts[kind]++
+		j.labels[s] = fmt.Sprintf("%s%d", kind, j.counts[kind])
+	}
+	return s
+}
+
+// short is how s is printed.
+func (j *journal) short(s string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.shortLocked(s)
+}
+
+func (j *journal) shortLocked(s string) string {
+	if label, ok := j.labels[s]; ok {
+		return label
+	}
+	for known, label := range j.labels { // a variation of a known name
+		if rest, ok := strings.CutPrefix(s, known); ok {
+			return label + "+" + quote(rest)
+		}
+	}
+	return quote(s)
+}
+
+func quote(s string) string {
+	if len(s) > 40 {
+		return fmt.Sprintf("%.16q…%q (%d bytes)", s, s[len(s)-8:], len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// at is a moment as the journal prints it.
+func (j *journal) at(t time.Time) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.atLocked(t)
+}
+
+func (j *journal) atLocked(t time.Time) string {
+	if j.begun.IsZero() {
+		j.begun = t
+	}
+	return fmt.Sprintf("%+.3fs", t.Sub(j.begun).Seconds())
+}
+
+func (j *journal) add(remark string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.append(&step{remark: remark, from: time.Now()})
+}
+
+// forget begins anew: what was done before has nothing to do with what follows.
+func (j *journal) forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.steps, j.dropped, j.begun = nil, 0, time.Time{}
+}
+
+func (j *journal) begin(c call) *step {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := &step{call: c, from: time.Now(), running: true, repeats: 1}
+	j.append(s)
+	return s
+}
+
+func (j *journal) append(s *step) {
+	if j.begun.IsZero() {
+		j.begun = s.from
+	}
+	if len(j.steps) == journalLength {
+		j.steps = append(j.steps[:0:0], j.steps[1:]...)
+		j.dropped++
+	}
+	j.steps = append(j.steps, s)
+}
+
+func (j *journal) finish(s *step, c call) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s.call, s.running = c, false
+	if n := len(j.steps); n >= 2 && j.steps[n-1] == s && j.steps[n-2].same(s) {
+		j.steps[n-2].repeats++
+		j.steps[n-2].call.end = c.end
+		j.steps = j.steps[:n-1]
+	}
+}
+
+// same says whether o came out as s did.
+func (s *step) same(o *step) bool {
+	a, b := s.call, o.call
+	return s.remark == "" && o.remark == "" && !s.running && a.client == b.client && a.op == b.op &&
+		a.key == b.key && a.token == b.token && a.ttl == b.ttl && a.result() == b.result()
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var b strings.Builder
+	if j.dropped > 0 {
+		fmt.Fprintf(&b, "… %d earlier steps\n", j.dropped)
+	}
+	for _, s := range j.steps {
+		fmt.Fprintf(&b, "%s  ", j.atLocked(s.from))
+		if s.remark != "" {
+			fmt.Fprintln(&b, s.remark)
+			continue
+		}
+		c := s.call
+		fmt.Fprintf(&b, "%s.%s(%s, %s", c.client.name, c.op, j.shortLocked(c.key), j.shortLocked(c.token))
+		if c.ttl != 0 {
+			fmt.Fprintf(&b, ", %v", c.ttl)
+		}
+		switch {
+		case s.running:
+			b.WriteString(") has not returned\n")
+		case s.repeats > 1:
+			fmt.Fprintf(&b, ") = %s, %d times until %s\n", c.result(), s.repeats, j.atLocked(c.end))
+		default:
+			fmt.Fprintf(&b, ") = %s after %.1fms\n", c.result(), float64(c.end.Sub(c.start).Microseconds())/1000)
+		}
+	}
+	if b.Len() == 0 {
+		return "nothing yet"
+	}
+	return b.String()
+}

@@ -1,0 +1,330 @@
+package conformance
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+const (
+	ruleExactKeys = "C8 Exact: keys compare byte for byte; two names never share a lock, and bookkeeping never " +
+		"collides with a lock."
+	ruleExactTokens = "C8 Exact: tokens compare byte for byte: no prefix, case folding, truncation, trimming."
+	ruleAnyName     = "C12 Any name: every non-empty name of up to 1,024 bytes works on every adapter, and every token."
+)
+
+// nameLimit is the length of the longest key and token.
+const nameLimit = 1024
+
+func nameChecks() []check {
+	return []check{{
+		name:   "names/independent",
+		rule:   ruleExactKeys,
+		causes: "a lock for the whole backend instead of one for each key, or a release that frees more than its key.",
+		run:    checkIndependent,
+	}, {
+		name: "names/exact",
+		rule: ruleExactKeys,
+		causes: "keys that are folded in case, trimmed, truncated (at 250 bytes for memcached, at a NUL), normalised, " +
+			"or hashed to too few bits.",
+		run: checkExactNames,
+	}, {
+		name:   "names/hashed",
+		rule:   ruleExactKeys,
+		causes: "a hash of 32 bits (CRC-32, FNV-1a, …) in place of the key: two names meet after some ten thousand.",
+		run:    checkHashedNames,
+	}, {
+		name:   "names/any",
+		rule:   ruleAnyName,
+		causes: "a backend that refuses long keys, spaces or control bytes: map such names, without collisions.",
+		run:    checkAnyName,
+	}, {
+		name:   "names/bookkeeping",
+		rule:   ruleExactKeys,
+		causes: "a fence counter, a line or a channel of one lock under a name that can be another lock's.",
+		run:    checkBookkeeping,
+	}, {
+		name: "names/exact-tokens",
+		rule: ruleExactTokens,
+		causes: "comparing tokens by prefix (worker-1 owns worker-10's lock), case, length or number, trimming them, or " +
+			"a value of several fields that is split at a separator which a token may contain.",
+		run: checkExactTokens,
+	}, {
+		name:   "names/any-token",
+		rule:   ruleAnyName,
+		causes: "a codec that does not carry every byte, or a limit below 1,024 bytes.",
+		run:    checkAnyToken,
+	}}
+}
+
+func checkIndependent(e *env) {
+	k1, k2, t1, t2 := e.key(), e.key(), e.token(), e.token()
+	e.A.takes(k1, t1, long, "the key is fresh")
+	e.B.takes(k2, t2, long, "the key is fresh; that another is held does not matter")
+	e.C.blocked(k1, "A holds it")
+	e.C.blocked(k2, "B holds it")
+	e.B.cannotRelease(k1, t2, "t2 holds another key")
+	e.B.releases(k2, t2, "B holds it")
+	e.C.blocked(k1, "A holds it; what B released is another")
+	e.C.takes(k2, t1, long, "B has released it; that t1 is used elsewhere does not matter")
+	e.A.releases(k1, t1, "A holds it")
+	e.C.extends(k2, t1, long, "C holds it; what A released with the same token is another")
+}
+
+// variations returns names that differ from base, and from each other, by little. Base ends in a letter in
+// lower case.
+func variations(base string) []string {
+	lengthy := base + strings.Repeat("l", nameLimit-len(base)-1)
+	names := []string{
+		base, strings.ToUpper(base), strings.ToUpper(base[:1]) + base[1:],
+		" " + base, "\n" + base, base + "\r\n", base + "  ", base + "\x00x", base + "\x00y",
+		base + "é", base + "e\u0301", base + "\ufeff", base + "\u017f", base + "\u212a", // lengthy s, Kelvin
+		base + "{x}", "{" + base + "}", "{" + base + "}x", base + "{}", base + "}x{",
+		base + "%20", base + "+", base + "//", base + "/.", base + "/..", base + `\x`, base + "*x", base + "[x]",
+		base + "\xff\xfe", base + "\xff\xff", base + "\ufffd",
+		lengthy + "a", lengthy + "b", lengthy + "A", lengthy, lengthy[:nameLimit-2], "a" + lengthy, "b" + lengthy,
+	}
+	for _, n := range []int{249, 250, 251, 255, 256, 512} { // limits of backends, and one byte past them
+		names = append(names, lengthy[:n]+"1", lengthy[:n]+"2")
+	}
+	for b := range 256 {
+		if c := byte(b); c != '+' {
+			names = append(names, base+string([]byte{c}))
+		}
+	}
+	return names
+}
+
+func checkExactNames(e *env) {
+	base := e.journal.label("k", strings.ToLower(randomKey())+"z")
+	names := variations(base)
+	e.distinct(names, "another name that differs by little is held, and that is another lock")
+}
+
+// distinct checks that each of names is a lock of its own.
+func (e *env) distinct(names []string, why string) {
+	tokens := make([]string, len(names))
+	e.spread(len(names), func(i int) {
+		tokens[i] = e.token()
+		e.clients()[i%3].takes(names[i], tokens[i], long, why)
+	})
+	e.spread(len(names)/4, func(i int) {
+		i = i*4 + rand.N(4)
+		e.clients()[(i+1)%3].blocked(names[i], "it is held")
+	})
+	// Every other one is released, which leaves the rest.
+	e.spread(len(names)/2, func(i int) {
+		e.clients()[2*i%3].releases(names[2*i], tokens[2*i], "it is held; others that differ by little do not matter")
+	})
+	e.spread(len(names)/2, func(i int) {
+		i = 2*i + 1
+		e.clients()[i%3].releases(names[i], tokens[i], "it is held; what was released is another name that differs by little")
+	})
+}
+
+// checkHashedNames takes pairs of names that are the same to some hash of 32 bits.
+func checkHashedNames(e *env) {
+	base := e.key()
+	names := []string{
+		// The same whatever comes before: CRC-32 (IEEE, Castagnoli), h*31+c, h*33+c, Adler-32.
+		base + "d69b648", base + "b01de8d", base + "318a6c8", base + "90b508f",
+		base + "Aa", base + "BB", base + "Ab", base + "BA", base + "aca", base + "bab",
+	}
+	for _, prefix := range []string{"", "locker:"} {
+		for _, multiplyFirst := range []bool{false, true} {
+			names = append(names, fnvTwins(prefix, base+"/", multiplyFirst)...)
+		}
+	}
+	slices.Sort(names)
+	e.distinct(slices.Compact(names), "another name, which some hash of 32 bits takes for the same, is held")
+}
+
+// fnvTwins returns two names that begin with base and that are the same, after prefix, to FNV-1a, or to FNV-1
+// which multiplies first. Such a pair turns up among some hundred thousand names.
+func fnvTwins(prefix, base string, multiplyFirst bool) []string {
+	add := func(h uint32, s string) uint32 {
+		for i := range len(s) {
+			if multiplyFirst {
+				h = h*16777619 ^ uint32(s[i])
+			} else {
+				h = (h ^ uint32(s[i])) * 16777619
+			}
+		}
+		return h
+	}
+	// Names that differ much: the hash keeps short ones that differ in few digits apart.
+	suffix := func(i uint64) string { return strconv.FormatUint(i*0x9e3779b97f4a7c15, 36) }
+	begin := add(2166136261, prefix+base)
+	const size = 1 << 19
+	seen := make([]uint64, size) // a hash table of hash and i, each in its hash's place or after it
+	for i := uint64(1); i < size/2; i++ {
+		h := add(begin, suffix(i))
+		at := h % size
+		for ; seen[at] != 0; at = (at + 1) % size {
+			if uint32(seen[at]>>32) == h {
+				return []string{base + suffix(seen[at]&math.MaxUint32), base + suffix(i)}
+			}
+		}
+		seen[at] = uint64(h)<<32 | i
+	}
+	return nil
+}
+
+func checkAnyName(e *env) {
+	// Lengths from one byte on. A name that short may be somebody else's, so that it is refused is no failure.
+	short := []string{"a", "0", " ", "\n", "\x00", "\x7f", "\x80", "\xff", "{", "}", "*", "%", "/", ".", "..", "{}", "}{",
+		"\r\n", "\"", "'", "ü", "日本", "get", "\x00\x00"}
+	e.spread(len(short), func(i int) {
+		c, key, token := e.clients()[i%3], short[i], e.token()
+		r := c.acquire(key, token, 2*time.Second)
+		if r.ok {
+			r = c.release(key, token)
+		}
+		if r.err != nil {
+			c.must(r, true, fmt.Sprintf("%q is a name like any other", key))
+		}
+	})
+	random := rand.New(rand.NewPCG(1, 2))
+	lengths := []int{32, 60, 127, 128, 200, 230, 240, 241, 242, 243, 244, 249, 250, 251, 252, 255, 256, 257, 500, 511, 512,
+		513, 800, 1000, 1023, 1024}
+	names := make([]string, len(lengths))
+	for i, n := range lengths {
+		name := []byte(randomKey())
+		for len(name) < n {
+			name = append(name, byte(random.UintN(256)))
+		}
+		names[i] = string(name[len(name)-n:])
+		if n >= 36 {
+			names[i] = string(name[:n])
+		}
+	}
+	e.spread(len(names), func(i int) {
+		key, token := names[i], e.token()
+		why := fmt.Sprintf("a name of %d bytes is a name like any other", len(key))
+		e.A.takes(key, token, long, why)
+		e.B.blocked(key, "A holds the lock")
+		e.A.extends(key, token, long, "A holds the lock")
+		e.A.releases(key, token, "A holds the lock")
+		e.B.takes(key, e.token(), long, "A has released it")
+	})
+}
+
+// relatives returns names that an adapter might use for its own purposes when it has a lock called key.
+func relatives(key string) []string {
+	var names []string
+	for _, word := range []string{"fence", "fencing", "counter", "line", "queue", "wait", "waiters", "watch", "notify",
+		"channel", "released", "lock", "locker", "owner", "token", "ttl", "gc", "tmp"} {
+		names = append(names, key+":"+word, word+":"+key, key+"."+word, key+"/"+word, word+"/"+key, "{"+key+"}:"+word,
+			word+":{"+key+"}", key+"\x00"+word, "#"+word+":"+key)
+	}
+	for _, s := range []string{key, "locker:" + key, "locker:" + "locker:" + key} {
+		h256, h1, h5 := sha256.Sum256([]byte(s)), sha1.Sum([]byte(s)), md5.Sum([]byte(s))
+		for _, h := range [][]byte{h256[:], h1[:], h5[:]} {
+			names = append(names, hex.EncodeToString(h), base64.StdEncoding.EncodeToString(h),
+				base64.RawURLEncoding.EncodeToString(h), "#"+hex.EncodeToString(h), "sha256:"+hex.EncodeToString(h))
+		}
+		if s != key {
+			names = append(names, s)
+		}
+	}
+	names = append(names, "{"+key+"}", "#"+key, "_"+key, ":"+key, key+":", key+"#", url.QueryEscape(key+" "),
+		hex.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte(key)))
+	names = slices.DeleteFunc(names, func(s string) bool { return len(s) > nameLimit })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func checkBookkeeping(e *env) {
+	for _, key := range []string{e.key(), e.journal.label("k", randomKey()+strings.Repeat("x", 300))} {
+		token := e.token()
+		e.A.takes(key, token, long, "the key is fresh")
+		// All that may make an adapter write something of its own beside the lock.
+		ctx, cancel := context.WithCancel(e.ctx)
+		var waiter <-chan call
+		if e.suite.lacks[needsWatch] == "" {
+			e.B.l.(locker.Watcher).Watch(ctx, key)
+		}
+		if e.suite.lacks[needsWait] == "" {
+			waiter = e.B.waits(ctx, key, e.token(), long)
+		}
+		fences := func() {
+			if e.suite.lacks[needsFence] == "" {
+				if r := e.A.do("Fence", key, token, 0); !errors.Is(r.err, errors.ErrUnsupported) {
+					e.A.must(r, true, "A holds the lock")
+				}
+			}
+		}
+		fences()
+		e.distinct(relatives(key), "the name looks like another lock's bookkeeping, and is a lock of its own")
+		fences()
+		e.B.blocked(key, "A holds it; locks whose names look like its bookkeeping do not matter")
+		e.A.extends(key, token, long, "A holds it; locks whose names look like its bookkeeping do not matter")
+		cancel()
+		if waiter != nil {
+			<-waiter
+		}
+		e.A.releases(key, token, "A holds it")
+	}
+}
+
+func checkExactTokens(e *env) {
+	t := "worker-1z" + e.token()
+	lengthy := strings.Repeat("t", nameLimit-1)
+	pairs := [][2]string{
+		{t, t + "0"}, {t, t[:len(t)-1]}, {t, t[1:]}, {t, strings.ToUpper(t)}, {t, t + " "}, {t, t + "\n"}, {t, t + "\x00"},
+		{t, " " + t}, {t, t + "\x00x"}, {t, "0" + t}, {"1" + t, "01" + t},
+		{t, t + ":" + t}, {t, ":" + t}, {t, t + ":"}, {t, t + "|1"}, {t, t + ",1"}, {t, "1700000000000:" + t}, {t, t + ":1700000000000"},
+		{"1", "01"}, {"1", "1.0"}, {"1", "+1"}, {"1", "1e0"}, {"100", "1e2"}, {"0x10", "16"},
+		{"9007199254740993", "9007199254740992"},
+		{t + "é", t + "e\u0301"}, {t + "\xff", t + "\xfe"}, {t + "\xff", t + "\ufffd"},
+		{lengthy + "a", lengthy + "b"}, {lengthy + "a", lengthy}, {"a" + lengthy, "b" + lengthy}, {lengthy[:250] + "a", lengthy[:250] + "b"},
+		{t, "*"}, {t, "%"}, {t, "nil"}, {t, "null"}, {t, "0"}, {t, "true"}, {t, "\x00"},
+	}
+	e.spread(2*len(pairs), func(i int) {
+		holder, other := pairs[i/2][i%2], pairs[i/2][1-i%2]
+		key := e.key()
+		e.A.takes(key, holder, long, "the key is fresh")
+		why := fmt.Sprintf("%s holds the lock, and %s is another token", quote(holder), quote(other))
+		e.A.blockedAs(key, other, why)
+		e.A.cannotExtend(key, other, long, why)
+		e.A.cannotRelease(key, other, why)
+		e.A.releases(key, holder, quote(holder)+" holds the lock")
+	})
+}
+
+func checkAnyToken(e *env) {
+	tokens := []string{"a", "0", " ", "\n", "\r\n", "\x00", "\xff", ":", "{}", "日本", "1700000000", "1700000000000",
+		"1700000000000:x", strings.Repeat("\x00", nameLimit), strings.Repeat("\xff", nameLimit), strings.Repeat("x", nameLimit)}
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, n := range []int{2, 16, 100, 255, 256, 257, 1000} {
+		token := make([]byte, n)
+		for i := range token {
+			token[i] = byte(random.UintN(256))
+		}
+		tokens = append(tokens, string(token))
+	}
+	e.spread(len(tokens), func(i int) {
+		key, token := e.key(), tokens[i]
+		why := quote(token) + " is a token like any other"
+		e.A.takes(key, token, long, why)
+		e.B.blocked(key, "A holds the lock")
+		e.A.extends(key, token, long, quote(token)+" holds the lock")
+		e.A.takes(key, token, long, quote(token)+" holds the lock already")
+		e.A.releases(key, token, quote(token)+" holds the lock")
+		e.B.takes(key, token, long, "A has released it")
+	})
+}

@@ -1,0 +1,98 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// probe finds out, once and before any check, what would otherwise fail them all: a backend that does not
+// answer, Lockers that do not share one, and optional behaviour that is not there.
+func (s *suite) probe() error {
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	a, key, token := s.lockers[0], randomKey(), randomToken()
+	const ttl = time.Minute
+	ok, err := a.Acquire(ctx, key, token, ttl)
+	if err != nil {
+		return fmt.Errorf("the first Acquire on the backend failed: %w", err)
+	}
+	if !ok {
+		return errors.New("the first Acquire, of a fresh random key, was refused: (false, nil)")
+	}
+	defer a.Release(ctx, key, token)
+	s.quickest = opTimeout
+	for range 5 {
+		begun := time.Now()
+		a.Acquire(ctx, key, token, ttl)
+		s.quickest = min(s.quickest, time.Since(begun))
+	}
+	for i, b := range s.lockers[1:] {
+		apart, err := s.apart(ctx, b, key, token, ttl)
+		if err != nil {
+			return err
+		}
+		if apart {
+			return fmt.Errorf("the Lockers of calls 1 and %d of Config.New are on different backends: the second "+
+				"cannot release the first's token, acquires the key that the first holds, and after that both hold it", i+2)
+		}
+	}
+	s.probeOptional(ctx)
+	return nil
+}
+
+// apart says whether b is on another backend than the Locker A on which token was acquired. A broken Locker
+// may let b in, too; but when afterwards both hold the lock, there are two locks.
+func (s *suite) apart(ctx context.Context, b locker.Locker, key, token string, ttl time.Duration) (bool, error) {
+	a, other := s.lockers[0], randomToken()
+	released, err := b.Release(ctx, key, token)
+	if err != nil {
+		return false, fmt.Errorf("the first Release on the backend failed: %w", err)
+	}
+	if released {
+		if _, err := a.Acquire(ctx, key, token, ttl); err != nil { // for the next one
+			return false, fmt.Errorf("an Acquire on the backend failed: %w", err)
+		}
+		return false, nil
+	}
+	acquired, err := b.Acquire(ctx, key, other, ttl)
+	if err != nil {
+		return false, fmt.Errorf("the first Acquire of a held key failed: %w", err)
+	}
+	if !acquired {
+		return false, nil
+	}
+	defer b.Release(ctx, key, other)
+	aHolds, _ := a.Extend(ctx, key, token, ttl)
+	bHolds, _ := b.Extend(ctx, key, other, ttl)
+	return aHolds && bHolds, nil
+}
+
+// probeOptional notes which optional interfaces cannot be checked, and why. A method that fails in another
+// way than errors.ErrUnsupported is left to its checks.
+func (s *suite) probeOptional(ctx context.Context) {
+	l, key, token := s.lockers[0], randomKey(), randomToken()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	if w, ok := l.(locker.Watcher); !ok {
+		s.lacks[needsWatch] = fmt.Sprintf("%T is no locker.Watcher", l)
+	} else if _, err := w.Watch(ctx, key); errors.Is(err, errors.ErrUnsupported) {
+		s.lacks[needsWatch] = "Watch says " + err.Error()
+	}
+	if w, ok := l.(locker.Waiter); !ok {
+		s.lacks[needsWait] = fmt.Sprintf("%T is no locker.Waiter", l)
+	} else if _, err := w.Wait(ctx, key, token, time.Minute); errors.Is(err, errors.ErrUnsupported) {
+		s.lacks[needsWait] = "Wait says " + err.Error()
+	}
+	l.Acquire(ctx, key, token, time.Minute)
+	defer l.Release(context.WithoutCancel(ctx), key, token)
+	if f, ok := l.(locker.Fencer); !ok {
+		s.lacks[needsFence] = fmt.Sprintf("%T is no locker.Fencer", l)
+	} else if _, _, err := f.Fence(ctx, key, token); errors.Is(err, errors.ErrUnsupported) {
+		s.lacks[needsFence] = "Fence says " + err.Error()
+	}
+}

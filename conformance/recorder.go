@@ -1,0 +1,168 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+)
+
+// recorder is the testing.TB that a check works with. It keeps what the check said and what became of it, so
+// that the suite can print it in one piece and the suite's own tests can look at it. Unlike those of a
+// testing.T, its FailNow and SkipNow may be called from any goroutine: they end that goroutine.
+type recorder struct {
+	testing.TB // the test outside, for TempDir and the like
+
+	name    string
+	explain func() string // what had been done, for a failure that does not say
+	ctx     context.Context
+	cancel  context.CancelFunc
+	done    chan struct{}
+
+	mu       sync.Mutex
+	failed   bool
+	skipped  bool
+	sealed   bool // given up on: nothing is recorded any more
+	log      bytes.Buffer
+	cleanups []func()
+}
+
+func newRecorder(tb testing.TB, name string) *recorder {
+	r := &recorder{TB: tb, name: name, done: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
+}
+
+// start runs fn in a goroutine of its own, then its cleanups.
+func (r *recorder) start(fn func()) {
+	go func() {
+		defer close(r.done)
+		defer r.cleanup()
+		r.guard(fn)
+	}()
+}
+
+// wait waits for the end of what start started. After limit it counts as failed and is left behind.
+func (r *recorder) wait(limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+	case <-timer.C:
+		r.Logf("%s has not come to an end in %v\n%s", r.name, limit, r.explain())
+		r.mu.Lock()
+		r.failed, r.sealed = true, true
+		r.mu.Unlock()
+		r.cancel()
+	}
+}
+
+// guard runs fn and takes its panic for a failure.
+func (r *recorder) guard(fn func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.Errorf("panic: %v\n%s\n%s", v, r.explain(), debug.Stack())
+		}
+	}()
+	fn()
+}
+
+func (r *recorder) cleanup() {
+	r.cancel()
+	for {
+		r.mu.Lock()
+		n := len(r.cleanups)
+		if n == 0 {
+			r.mu.Unlock()
+			return
+		}
+		fn := r.cleanups[n-1]
+		r.cleanups = r.cleanups[:n-1]
+		r.mu.Unlock()
+		done := make(chan struct{})
+		go func() { // one that ends its goroutine does not end the others
+			defer close(done)
+			r.guard(fn)
+		}()
+		<-done
+	}
+}
+
+// output returns what was logged, each line indented as the testing package does.
+func (r *recorder) output() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.String()
+}
+
+func (r *recorder) Name() string             { return r.TB.Name() }
+func (r *recorder) Helper()                  {}
+func (r *recorder) Context() context.Context { return r.ctx }
+func (r *recorder) Output() io.Writer        { return (*recorderOutput)(r) }
+
+func (r *recorder) Cleanup(fn func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleanups = append(r.cleanups, fn)
+}
+
+func (r *recorder) Log(args ...any) { fmt.Fprintln(r.Output(), args...) }
+func (r *recorder) Logf(format string, args ...any) {
+	fmt.Fprintf(r.Output(), format+"\n", args...)
+}
+
+func (r *recorder) Fail() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.sealed {
+		r.failed = true
+	}
+}
+
+func (r *recorder) FailNow() {
+	r.Fail()
+	runtime.Goexit()
+}
+
+func (r *recorder) SkipNow() {
+	r.mu.Lock()
+	r.skipped = true
+	r.mu.Unlock()
+	runtime.Goexit()
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+func (r *recorder) Skipped() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.skipped && !r.failed
+}
+
+func (r *recorder) Error(args ...any)                 { r.Log(args...); r.Fail() }
+func (r *recorder) Errorf(format string, args ...any) { r.Logf(format, args...); r.Fail() }
+func (r *recorder) Fatal(args ...any)                 { r.Log(args...); r.FailNow() }
+func (r *recorder) Fatalf(format string, args ...any) { r.Logf(format, args...); r.FailNow() }
+func (r *recorder) Skip(args ...any)                  { r.Log(args...); r.SkipNow() }
+func (r *recorder) Skipf(format string, args ...any)  { r.Logf(format, args...); r.SkipNow() }
+
+type recorderOutput recorder
+
+func (o *recorderOutput) Write(p []byte) (int, error) {
+	r := (*recorder)(o)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.sealed {
+		r.log.Write(p)
+	}
+	return len(p), nil
+}

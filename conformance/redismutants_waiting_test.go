@@ -1,0 +1,89 @@
+package conformance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// The locks whose optional parts work as long as the network does.
+
+type watchOnce struct{ redisFull }
+
+// Watch ends with the subscription.
+func (l watchOnce) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	return l.watch(ctx, key, func(error) bool { return false }, true)
+}
+
+type watchInSilence struct{ redisFull }
+
+// Watch subscribes anew and does not say so, although a release may have been missed.
+func (l watchInSilence) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	return l.watch(ctx, key, func(error) bool {
+		time.Sleep(20 * time.Millisecond)
+		return true
+	}, false)
+}
+
+type watchRestless struct{ redisFull }
+
+// Watch subscribes anew, again and again, as fast as it can.
+func (l watchRestless) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	return l.watch(ctx, key, func(error) bool { return true }, true)
+}
+
+type waitForWord struct{ redisFull }
+
+// Wait sleeps until a release is announced, or the holder's ttl is over, on a subscription that may have
+// ended.
+func (l waitForWord) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	var freed <-chan struct{}
+	return l.wait(ctx, key, token, ttl, l.redisLock.Acquire, func() (err error) {
+		if freed == nil { // subscribe, then try again
+			freed, err = l.watch(watching, key, func(error) bool { return false }, true)
+			return err
+		}
+		left, err := l.c.PTTL(ctx, lockPrefix+key).Result()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-freed:
+		case <-time.After(max(left, time.Millisecond)):
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+type waitPatiently struct{ redisFull }
+
+// Wait thinks that an error will pass, and stands in line with a token that nobody asks for any more.
+func (l waitPatiently) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	return l.wait(ctx, key, token, ttl, func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		ok, err := l.redisLock.Acquire(ctx, key, token, ttl)
+		if err != nil && over(ctx) == nil {
+			<-ctx.Done()
+		}
+		return ok, err
+	}, func() error { time.Sleep(3 * time.Millisecond); return nil })
+}
+
+type fenceErrorAsFalse struct{ redisFull }
+
+// Fence says that the token does not hold the lock when nobody knows.
+func (l fenceErrorAsFalse) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	n, ok, err := l.redisFull.Fence(ctx, key, token)
+	if err != nil && over(ctx) == nil {
+		return 0, false, nil
+	}
+	return n, ok, err
+}
+
+func on[L locker.Locker](make func(redisFull) L) func(tb testing.TB) Config {
+	return onRedis(func(tb testing.TB, addr string) L { return make(newRedisFull(tb, addr)) })
+}

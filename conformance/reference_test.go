@@ -1,0 +1,375 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// store is a backend in this process: atomic commands as a server has them, and locks made of them that
+// keep the contract.
+type store struct {
+	mu       sync.Mutex
+	items    map[string]item
+	watchers []*watcher
+	lines    map[string][]*waiter
+	counter  uint64
+
+	// Ways to be wrong about the line.
+	lastFirst, staysInLine, losesGrants, onlyReleases, races, drops, gap bool
+}
+
+type item struct {
+	token   string
+	expires time.Time
+}
+
+type watcher struct {
+	key   string
+	owner *fake
+	ch    chan struct{}
+}
+
+type waiter struct {
+	token   string
+	ttl     time.Duration
+	granted bool
+	expires time.Time
+	changed chan struct{} // room for one
+}
+
+func newStore() *store {
+	return &store{items: make(map[string]item), lines: make(map[string][]*waiter)}
+}
+
+// The commands. Each is one atomic step.
+
+func (s *store) get(key string) (item, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live(key)
+}
+
+func (s *store) set(key, token string, ttl time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.items[key] = item{token, time.Now().Add(ttl)}
+}
+
+func (s *store) setNX(key, token string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.live(key); ok {
+		return false
+	}
+	s.items[key] = item{token, time.Now().Add(ttl)}
+	return true
+}
+
+// expire sets the remaining time of what is there.
+func (s *store) expire(key string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it, ok := s.live(key)
+	if ok {
+		s.items[key] = item{it.token, time.Now().Add(ttl)}
+	}
+	return ok
+}
+
+func (s *store) del(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.live(key)
+	s.free(key)
+	return ok
+}
+
+// live returns what key holds and has not expired. The store is locked, as for all that follow.
+func (s *store) live(key string) (item, bool) {
+	it, ok := s.items[key]
+	return it, ok && time.Now().Before(it.expires)
+}
+
+// free empties key, hands it to the next in line, and wakes its watchers.
+func (s *store) free(key string) {
+	delete(s.items, key)
+	s.advance(key)
+	s.wake(key)
+}
+
+func (s *store) wake(key string) {
+	for _, w := range s.watchers {
+		if w.key == key {
+			poke(w.ch)
+		}
+	}
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// advance grants key to the next in line when it is free.
+func (s *store) advance(key string) {
+	line := s.lines[key]
+	if len(line) == 0 {
+		return
+	}
+	if it, ok := s.items[key]; ok && (s.onlyReleases || time.Now().Before(it.expires)) {
+		return
+	}
+	if s.races {
+		for _, w := range line {
+			poke(w.changed)
+		}
+		return
+	}
+	if s.gap {
+		poke(line[0].changed)
+		return
+	}
+	n := 0
+	if s.lastFirst {
+		n = len(line) - 1
+	}
+	s.grant(key, line[n])
+}
+
+func (s *store) grant(key string, w *waiter) {
+	s.leave(key, w)
+	w.granted, w.expires = true, time.Now().Add(w.ttl)
+	s.items[key] = item{w.token, w.expires}
+	poke(w.changed)
+}
+
+func (s *store) leave(key string, w *waiter) {
+	s.lines[key] = slices.DeleteFunc(s.lines[key], func(o *waiter) bool { return o == w })
+	if len(s.lines[key]) == 0 {
+		delete(s.lines, key)
+	}
+}
+
+// The operations, each of them correct.
+
+func (s *store) acquire(key, token string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advance(key)
+	if it, ok := s.live(key); ok && it.token != token {
+		return false
+	}
+	s.items[key] = item{token, time.Now().Add(ttl)}
+	return true
+}
+
+func (s *store) extend(key, token string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if it, ok := s.live(key); !ok || it.token != token {
+		return false
+	}
+	s.items[key] = item{token, time.Now().Add(ttl)}
+	for _, w := range s.lines[key] {
+		poke(w.changed)
+	}
+	return true
+}
+
+func (s *store) release(key, token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if it, ok := s.live(key); !ok || it.token != token {
+		return false
+	}
+	s.free(key)
+	return true
+}
+
+func (s *store) fence(key, token string) (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it, ok := s.live(key)
+	s.counter++
+	return s.counter, ok && it.token == token
+}
+
+func (s *store) watch(ctx context.Context, f *fake, key string) <-chan struct{} {
+	w := &watcher{key, f, make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.watchers = append(s.watchers, w)
+	s.mu.Unlock()
+	context.AfterFunc(ctx, func() { s.unwatch(w) })
+	return w.ch
+}
+
+func (s *store) unwatch(w *watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = slices.DeleteFunc(s.watchers, func(o *watcher) bool { return o == w })
+}
+
+func (s *store) wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advance(key)
+	if it, ok := s.live(key); !ok || it.token == token {
+		expires := time.Now().Add(ttl)
+		s.items[key] = item{token, expires}
+		return expires, nil
+	}
+	w := &waiter{token: token, ttl: ttl, changed: make(chan struct{}, 1)}
+	s.lines[key] = append(s.lines[key], w)
+	for !w.granted {
+		due := time.Until(s.items[key].expires)
+		if s.onlyReleases {
+			due = time.Hour
+		}
+		timer := time.NewTimer(due)
+		s.mu.Unlock()
+		select {
+		case <-w.changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		switch {
+		case s.races:
+			time.Sleep(rand.N(time.Millisecond))
+		case s.gap:
+			time.Sleep(10 * time.Millisecond)
+		case s.losesGrants && ctx.Err() != nil:
+			pause() // for more grants to cross
+		}
+		s.mu.Lock()
+		timer.Stop()
+		first := len(s.lines[key]) > 0 && s.lines[key][0] == w
+		if _, ok := s.live(key); !ok && !w.granted && (s.races || s.gap && first) {
+			s.grant(key, w)
+		}
+		s.advance(key)
+		if ctx.Err() != nil {
+			s.abandon(key, w)
+			return time.Time{}, fmt.Errorf("in line: %w (%w)", ctx.Err(), locker.ErrHeld)
+		}
+	}
+	return w.expires, nil
+}
+
+// abandon lets w leave the line, or pass on what it was granted.
+func (s *store) abandon(key string, w *waiter) {
+	switch {
+	case !w.granted && s.drops && len(s.lines[key]) > 0: // somebody else's place
+		s.leave(key, s.lines[key][0])
+		s.leave(key, w)
+	case !w.granted && !s.staysInLine:
+		s.leave(key, w)
+	case w.granted && !s.losesGrants:
+		if s.items[key].token == w.token {
+			s.free(key)
+		}
+	}
+}
+
+// fake is a Locker on a store, each of whose methods can be replaced.
+type fake struct {
+	*store
+	id int // 0, 1, 2 for A, B, C
+
+	acquire, extend func(ctx context.Context, key, token string, ttl time.Duration) (bool, error)
+	release         func(ctx context.Context, key, token string) (bool, error)
+	watch           func(ctx context.Context, key string) (<-chan struct{}, error)
+	wait            func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error)
+	fence           func(ctx context.Context, key, token string) (uint64, bool, error)
+}
+
+// newFake returns a correct Locker on s.
+func newFake(s *store, id int) *fake {
+	f := &fake{store: s, id: id}
+	f.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		return s.acquire(key, token, ttl), nil
+	}
+	f.extend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		return s.extend(key, token, ttl), nil
+	}
+	f.release = func(ctx context.Context, key, token string) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		return s.release(key, token), nil
+	}
+	f.watch = func(ctx context.Context, key string) (<-chan struct{}, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return s.watch(ctx, f, key), nil
+	}
+	f.wait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		if err := ctx.Err(); err != nil {
+			return time.Time{}, err
+		}
+		return s.wait(ctx, key, token, ttl)
+	}
+	f.fence = func(ctx context.Context, key, token string) (uint64, bool, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, false, err
+		}
+		n, ok := s.fence(key, token)
+		return n, ok, nil
+	}
+	return f
+}
+
+func (f *fake) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return f.acquire(ctx, key, token, ttl)
+}
+
+func (f *fake) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return f.extend(ctx, key, token, ttl)
+}
+
+func (f *fake) Release(ctx context.Context, key, token string) (bool, error) {
+	return f.release(ctx, key, token)
+}
+
+func (f *fake) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	return f.watch(ctx, key)
+}
+
+func (f *fake) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	return f.wait(ctx, key, token, ttl)
+}
+
+func (f *fake) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	return f.fence(ctx, key, token)
+}
+
+// fakes returns a Config of Lockers on one store, each of which alter has changed.
+func fakes(alter func(f *fake)) Config {
+	s, n := newStore(), 0
+	return Config{New: func(testing.TB, string) locker.Locker {
+		f := newFake(s, n)
+		n++
+		alter(f)
+		return f
+	}}
+}
+
+func TestReference(t *testing.T) {
+	t.Parallel()
+	Run(t, fakes(func(*fake) {}))
+}

@@ -1,0 +1,430 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+const (
+	ruleWaitFree = "Wait takes the lock as Acquire does when it is free."
+	ruleWaitTurn = "Wait: first come, first served; a release hands the lock to the next in line directly. Acquire does " +
+		"not pass a line on the same Locker."
+	ruleWaitDeadline = "Wait's deadline is on this process's monotonic clock and never after the real expiry."
+	ruleWaitLeave    = "Wait: leaving the line leaves nothing; a grant that crosses with the leaving is released or passed " +
+		"on: never lost. The error wraps both ctx's error and ErrHeld."
+	ruleWaitVanished = "Wait: a holder that vanished costs the line its ttl."
+)
+
+func waitChecks() []check {
+	list := []check{{
+		name:   "wait/free-at-once",
+		rule:   ruleWaitFree,
+		causes: "a Wait that joins a line without trying, or whose lock is not the one that Acquire, Extend and Release know.",
+		run:    checkWaitFree,
+	}, {
+		name:   "wait/in-turn",
+		rule:   ruleWaitTurn,
+		causes: "a release that wakes all waiters and lets them race, or a line that serves the last one first.",
+		run:    checkWaitInTurn,
+	}, {
+		name:   "wait/not-passed",
+		rule:   ruleWaitTurn,
+		causes: "a release that frees the lock before the next in line has it, while Acquire does not look at the line.",
+		run:    checkWaitNotPassed,
+	}, {
+		name: "wait/deadline",
+		rule: ruleWaitDeadline,
+		causes: "a deadline counted from when the news of the grant arrived, not from a moment before the grant; or from " +
+			"when the waiter joined the line, which is so early that it has passed when the turn comes.",
+		run: checkWaitDeadline,
+	}, {
+		name:   "wait/cancelled",
+		rule:   ruleWaitLeave,
+		causes: "a waiter that stays in line after its ctx has ended and is handed a lock that nobody releases.",
+		run:    checkWaitCancelled,
+	}, {
+		name: "wait/storm",
+		rule: ruleWaitLeave + " " + ruleExclusive,
+		causes: "a grant that arrives while its waiter is leaving and is neither released nor passed on; a waiter that leaves " +
+			"and takes another's place in line with it.",
+		run: checkWaitStorm,
+	}, {
+		name:   "wait/holder-vanishes",
+		rule:   ruleWaitVanished + " " + ruleNotEarly,
+		causes: "a line that moves only when somebody releases, or a waiter that trusts the holder's ttl as it was when it joined.",
+		run:    checkWaitVanished,
+	}, {
+		name:   "wait/context",
+		rule:   ruleDoneBefore + " " + ruleNothingLeft,
+		causes: "joining the line before looking at ctx, or a goroutine for each waiter that does not end with it.",
+		run:    checkWaitContext,
+	}, {
+		name:   "wait/any-name",
+		rule:   ruleAnyName + " Where Wait cannot do a name, it is errors.ErrUnsupported, and nothing happened.",
+		causes: "a line whose own key is derived from the name in a way that does not carry every name.",
+		run:    checkWaitAnyName,
+	}}
+	for i := range list {
+		list[i].needs |= needsWait
+	}
+	return list
+}
+
+// waits lets c wait in the background and returns where the outcome will be.
+func (c *client) waits(ctx context.Context, key, token string, ttl time.Duration) <-chan call {
+	done := make(chan call, 1)
+	c.e.background.Go(func() {
+		c.e.guard(func() { done <- c.doCtx(ctx, "Wait", key, token, ttl) })
+	})
+	return done
+}
+
+// outcome waits for a Wait that has to return. Since says from when on.
+func (e *env) outcome(done <-chan call, since time.Time, why string) call {
+	r, _ := hears(e, done, func() time.Time { return since }, "Wait returns: "+why)
+	return r
+}
+
+// patiently calls try with longer and longer rests, until it says that all is well. Nobody can see from
+// outside when a waiter has come to stand in line, so what looks like a violation may be a slow machine's
+// doing: with a rest of a second it is none.
+func (e *env) patiently(try func(rest time.Duration) (ok bool, expected, happened string)) {
+	var expected, happened string
+	for _, rest := range []time.Duration{30 * time.Millisecond, 200 * time.Millisecond, e.suite.lag.allowance() / 2} {
+		var ok bool
+		if ok, expected, happened = try(rest); ok {
+			return
+		}
+	}
+	e.fail(expected, happened)
+}
+
+func checkWaitFree(e *env) {
+	key, t1, t2 := e.key(), e.token(), e.token()
+	wait := func(c *client, token string, ttl time.Duration, why string) call {
+		ctx, cancel := context.WithTimeout(e.ctx, opTimeout)
+		defer cancel()
+		r := c.must(c.doCtx(ctx, "Wait", key, token, ttl), true, why)
+		if left := r.deadline.Sub(r.start); left < ttl/2 || left > ttl+r.end.Sub(r.start) {
+			e.fail(fmt.Sprintf("a deadline about %v from now", ttl), fmt.Sprintf("it is %v after the Wait was started", left))
+		}
+		return r
+	}
+	wait(e.A, t1, long, "the key is fresh")
+	e.B.blocked(key, "A holds the lock")
+	e.A.takes(key, t1, long, "its token holds the lock")
+	wait(e.A, t1, long, "its own token holds the lock already")
+	e.A.extends(key, t1, long, "A holds the lock")
+	e.A.releases(key, t1, "A holds the lock")
+	e.A.cannotRelease(key, t1, "A has released it, once, however often it was acquired")
+	e.B.takes(key, t2, long, "A has released it")
+	e.B.releases(key, t2, "B holds the lock")
+
+	held := wait(e.A, t1, 700*time.Millisecond, "the key is free")
+	e.C.takesOver(held, e.token(), long)
+}
+
+func checkWaitInTurn(e *env) {
+	e.patiently(func(rest time.Duration) (bool, string, string) {
+		const waiters = 6
+		key, token := e.key(), e.token()
+		e.A.takes(key, token, long, "the key is fresh")
+		ctx, cancel := context.WithCancel(e.ctx)
+		defer cancel()
+		var mu sync.Mutex
+		var order []string
+		var all sync.WaitGroup
+		for i := range waiters {
+			t := e.token()
+			e.goes(&all, func() {
+				r := e.B.doCtx(ctx, "Wait", key, t, long)
+				mu.Lock()
+				order = append(order, fmt.Sprint(i+1))
+				mu.Unlock()
+				e.B.must(r, true, "those before it in line have released the lock")
+				e.B.releases(key, t, "its Wait has returned")
+			})
+			e.sleep(rest)
+		}
+		e.A.releases(key, token, "A holds the lock")
+		e.finish(&all, cancel, "all six waiters have their turn")
+		if got := strings.Join(order, " "); got != "1 2 3 4 5 6" {
+			return false, "waiters that join one after the other, on one Locker, have the lock in the order 1 2 3 4 5 6",
+				fmt.Sprintf("it was %s (%v between one and the next)", got, rest)
+		}
+		return true, "", ""
+	})
+}
+
+// goes runs fn in a goroutine of all.
+func (e *env) goes(all *sync.WaitGroup, fn func()) { all.Go(func() { e.guard(fn) }) }
+
+// finish waits for goroutines that come to an end unless the lock is lost; cancel ends them then.
+func (e *env) finish(all *sync.WaitGroup, cancel func(), expected string) {
+	done := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(done)
+	}()
+	defer cancel()
+	due := time.Now().Add(5 * time.Second)
+	hears(e, done, func() time.Time { return due }, expected)
+	if e.tb.Failed() {
+		e.tb.FailNow()
+	}
+}
+
+func checkWaitNotPassed(e *env) {
+	const locks = 4
+	e.patiently(func(rest time.Duration) (bool, string, string) {
+		var passed atomic.Int64
+		e.each(locks, func(int) {
+			if e.passes(rest) {
+				passed.Add(1)
+			}
+		})
+		return passed.Load() == 0, "Acquire on B is refused while another waits in line on B, also when A releases the lock",
+			fmt.Sprintf("of %d locks B.Acquire had %d, %v after that Wait was called", locks, passed.Load(), rest)
+	})
+}
+
+// passes lets B wait in line, and B call Acquire with another token while A releases the lock: it says
+// whether that passed the line.
+func (e *env) passes(rest time.Duration) bool {
+	key, t1, t2, t3 := e.key(), e.token(), e.token(), e.token()
+	e.A.takes(key, t1, long, "the key is fresh")
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	waiter := e.B.waits(ctx, key, t2, long)
+	e.sleep(rest)
+	var released time.Time
+	passed := call{}
+	e.each(2, func(i int) {
+		if i == 0 {
+			e.sleep(5 * time.Millisecond)
+			released = e.A.releases(key, t1, "A holds the lock").start
+			return
+		}
+		for end := time.Now().Add(40 * time.Millisecond); time.Now().Before(end) && !passed.ok; {
+			passed = e.B.answers(e.B.acquire(key, t3, long))
+			e.sleep(100 * time.Microsecond)
+		}
+	})
+	if passed.ok {
+		e.B.release(key, t3)
+		cancel()
+		if r := <-waiter; r.ok {
+			e.B.release(key, t2)
+		}
+		return true
+	}
+	e.B.must(e.outcome(waiter, released, "A has released the lock"), true, "A has released the lock, and it is next in line")
+	e.B.releases(key, t2, "its Wait has returned")
+	return false
+}
+
+func checkWaitDeadline(e *env) {
+	const ttl = 1500 * time.Millisecond
+	by := []string{"release", "expiry"}
+	e.each(len(by), func(i int) {
+		key, t1, t2 := e.key(), e.token(), e.token()
+		const hold = 3500 * time.Millisecond
+		first := long
+		if by[i] == "expiry" {
+			first = hold
+		}
+		held := e.A.takes(key, t1, first, "the key is fresh")
+		waiter := e.B.waits(e.ctx, key, t2, ttl)
+		granted, due := held.until(), held.end.Add(first)
+		e.sleepUntil(held.start.Add(hold)) // longer than the waiter's own ttl, and than it takes to join
+		if by[i] == "release" {
+			r := e.A.releases(key, t1, "A holds the lock")
+			granted, due = r.start, r.end
+		}
+		r := e.B.must(e.outcome(waiter, due, "the lock is free by "+by[i]+", and it is next in line"), true, "it is next in line")
+		if r.deadline.Before(granted) {
+			e.fail(fmt.Sprintf("a deadline after the grant, which was not before %s", e.journal.at(granted)),
+				fmt.Sprintf("it is at %s", e.journal.at(r.deadline)))
+		}
+		e.C.takesWhen(key, e.token(), long, r.deadline, r.end.Add(ttl),
+			fmt.Sprintf("B's Wait said that it holds the lock until %s", e.journal.at(r.deadline)))
+	})
+}
+
+// left checks what a Wait says that ctx ended.
+func (e *env) left(ctx context.Context, r call, inLine bool) (ok bool, expected, happened string) {
+	if r.ok || !r.over(ctx) || !errors.Is(r.err, ctx.Err()) || inLine && !errors.Is(r.err, locker.ErrHeld) {
+		return false, fmt.Sprintf("an error for which errors.Is holds with %q and with locker.ErrHeld: its context has ended "+
+			"while it stood in line", fmt.Sprint(ctx.Err())), "B.Wait = " + r.result()
+	}
+	return true, "", ""
+}
+
+func checkWaitCancelled(e *env) {
+	e.patiently(func(rest time.Duration) (ok bool, expected, happened string) {
+		key, t1 := e.key(), e.token()
+		e.A.takes(key, t1, long, "the key is fresh")
+		cancelled, cancel := context.WithCancel(e.ctx)
+		expired, cancel2 := context.WithTimeout(e.ctx, rest)
+		defer cancel2()
+		w1, w2 := e.B.waits(cancelled, key, e.token(), long), e.C.waits(expired, key, e.token(), long)
+		e.sleep(rest)
+		cancel()
+		e.note("the contexts of both waiters have ended")
+		now := time.Now()
+		r1, r2 := e.outcome(w1, now, "its context was cancelled"), e.outcome(w2, now, "its context's deadline passed")
+		if ok, expected, happened = e.left(cancelled, r1, true); !ok {
+			return
+		}
+		if ok, expected, happened = e.left(expired, r2, true); !ok {
+			return
+		}
+		released := e.A.releases(key, t1, "A holds the lock")
+		e.B.takesWhen(key, e.token(), long, released.start, released.end, "A has released it, and both waiters have left the line")
+		return true, "", ""
+	})
+}
+
+// checkWaitStorm lets many waiters come and leave at random, and some that stay until they are served.
+func checkWaitStorm(e *env) {
+	key := e.key()
+	const ttl = long // a lost grant is a time in which nobody is served
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	var inside, entered atomic.Int64
+	serve := func(c *client, r call) {
+		if n := inside.Add(1); n > 1 {
+			e.note("many waiters on A, B and C come and leave at random, and hold the lock for a moment when they have it")
+			e.fail("one at a time", fmt.Sprintf("%d at the same time", n))
+		}
+		entered.Add(1)
+		if rand.IntN(2) == 0 {
+			e.sleep(rand.N(time.Millisecond))
+		}
+		inside.Add(-1)
+		c.must(c.quietly("Release", key, r.token, 0), true, "its Wait has returned")
+	}
+	deadline := time.Now().Add(2500 * time.Millisecond)
+	var all sync.WaitGroup
+	for i := range 18 {
+		c, patient := e.clients()[i%3], i < 6
+		e.goes(&all, func() {
+			for n := 0; n == 0 || n < 100 && time.Now().Before(deadline); n++ {
+				mine, leave := ctx, context.CancelFunc(func() {})
+				switch {
+				case patient:
+				case rand.IntN(2) == 0:
+					mine, leave = context.WithTimeout(ctx, rand.N(12*time.Millisecond))
+				default:
+					mine, leave = context.WithCancel(ctx)
+					time.AfterFunc(rand.N(12*time.Millisecond), leave)
+				}
+				r := c.send(mine, call{client: c, op: "Wait", key: key, token: randomToken(), ttl: ttl})
+				if r.ok {
+					serve(c, r)
+				} else if ctx.Err() == nil && (!r.over(mine) || !errors.Is(r.err, mine.Err())) {
+					leave()
+					c.must(r, true, "its context has not ended, or that is not its error")
+				}
+				leave()
+				if patient {
+					e.sleep(rand.N(2 * time.Millisecond))
+				}
+			}
+		})
+	}
+	e.finish(&all, cancel, "18 waiters on A, B and C, of whom 12 leave at random, and no grant is lost: all come to an end")
+	e.note("%d turns were taken", entered.Load())
+	last, token := time.Now(), e.token()
+	e.C.takesWhen(key, token, ttl, last, last, "all have left")
+}
+
+func checkWaitVanished(e *env) {
+	e.each(3, func(i int) {
+		key, t1, t2 := e.key(), e.token(), e.token()
+		ttl := []time.Duration{100 * time.Millisecond, time.Second, 700 * time.Millisecond}[i]
+		held := e.A.takes(key, t1, ttl, "the key is fresh")
+		waiter := e.B.waits(e.ctx, key, t2, long)
+		if i == 2 { // the holder lives longer than it seemed when the waiter joined
+			e.sleep(200 * time.Millisecond)
+			next := e.A.extend(key, t1, 1500*time.Millisecond)
+			if next.err == nil && !next.ok && !next.end.Before(held.until()) {
+				return // so slow a machine that its time was up
+			}
+			held = e.A.must(next, true, "A holds the lock")
+		}
+		due := held.end.Add(held.ttl)
+		e.sleepUntil(held.until())
+		r := e.B.must(e.outcome(waiter, due, "the holder's ttl has passed"), true, "the holder's ttl has passed, and it is next in line")
+		if r.end.Before(held.until()) {
+			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.journal.at(held.until())),
+				fmt.Sprintf("B.Wait had it at %s", e.journal.at(r.end)))
+		}
+		e.C.blocked(key, "B holds the lock")
+		e.B.releases(key, t2, "its Wait has returned")
+	})
+}
+
+func checkWaitContext(e *env) {
+	for how, ctx := range doneContexts(e.ctx) {
+		key := e.key()
+		why := "its context was " + how + " before the call"
+		e.ended(ctx, e.A.doCtx(ctx, "Wait", key, e.token(), long), why)
+		token := e.token()
+		e.B.takes(key, token, long, "the key is fresh: A's Wait, "+why+", did nothing")
+		e.ended(ctx, e.A.doCtx(ctx, "Wait", key, e.token(), long), why)
+		e.B.releases(key, token, "B holds the lock")
+		e.C.takes(key, e.token(), long, "B has released it: A's Wait, "+why+", did nothing")
+	}
+	const waiters, few = 150, 60
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range waiters {
+		key := e.key()
+		if i%2 == 0 {
+			e.A.takes(key, e.token(), long, "the key is fresh")
+		}
+		e.goes(&all, func() { // those of free keys have them; those in line leave
+			e.B.send(ctx, call{client: e.B, op: "Wait", key: key, token: randomToken(), ttl: long})
+		})
+	}
+	e.sleep(100 * time.Millisecond)
+	cancel()
+	e.finish(&all, cancel, "all waiters have left after their context has ended")
+	if n, stacks := e.settles(few, e.slack()+5*time.Second); n > few {
+		e.note("%d waiters on B, half of them in line; then their context is cancelled", waiters)
+		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
+			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
+	}
+}
+
+func checkWaitAnyName(e *env) {
+	base := e.key()
+	names := []string{base + "*", base + "\x00z", base + " z", base + "\r\n", base + "{", base + "}", "{" + base + "}", base + "}{", base + "{x}", "{}" + base,
+		base + "\xff", base + "日本", base + strings.Repeat("n", 251-len(base)), base + strings.Repeat("n", nameLimit-len(base))}
+	e.spread(len(names), func(i int) {
+		key, t1, t2 := names[i], e.token(), e.token()
+		ctx, cancel := context.WithTimeout(e.ctx, opTimeout)
+		defer cancel()
+		if r := e.A.doCtx(ctx, "Wait", key, t1, long); errors.Is(r.err, errors.ErrUnsupported) {
+			e.B.takes(key, t2, long, "A's Wait was errors.ErrUnsupported, and that has done nothing")
+			return
+		} else if r.err != nil {
+			e.A.must(r, true, "it is a name like any other")
+		}
+		waiter := e.B.waits(ctx, key, t2, long)
+		e.C.blocked(key, "A holds the lock")
+		released := e.A.releases(key, t1, "A holds the lock")
+		e.B.must(e.outcome(waiter, released.end, "A has released the lock"), true, "A has released the lock, and it is next in line")
+		e.B.releases(key, t2, "its Wait has returned")
+	})
+}

@@ -1,0 +1,59 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+)
+
+// open returns a connection of its own to the database in file, as another process would have.
+func open(tb testing.TB, file string) *sql.DB {
+	pragmas := url.Values{"_pragma": {"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(NORMAL)"}}
+	db, err := sql.Open("sqlite", "file:"+file+"?"+pragmas.Encode())
+	require.NoError(tb, err)
+	tb.Cleanup(func() { assert.NoError(tb, db.Close()) })
+	db.SetMaxOpenConns(1) // SQLite takes one writer at a time
+	require.NoError(tb, Migrate(tb.Context(), db))
+	return db
+}
+
+func TestConformance(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "locks.db")
+	conformance.Run(t, conformance.Config{
+		New: func(tb testing.TB, _ string) locker.Locker { return New(open(tb, file)) },
+	})
+}
+
+// What has expired does not stay in the table for ever.
+func TestSweep(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
+	l, ctx := New(db), context.Background()
+	for _, key := range []string{"a", "b", "c"} {
+		ok, err := l.Acquire(ctx, key, "t1", time.Millisecond)
+		require.NoError(t, err)
+		require.True(t, ok)
+	}
+	require.Eventually(t, func() bool {
+		l.swept.Store(0) // a minute ago
+		_, err := l.Acquire(ctx, "d", "t1", time.Minute)
+		require.NoError(t, err)
+		var rows int
+		require.NoError(t, db.QueryRow("SELECT count(*) FROM locks").Scan(&rows))
+		return rows == 1
+	}, 20*time.Second, time.Millisecond)
+}
+
+func TestNilDatabase(t *testing.T) {
+	l := New(nil)
+	_, err := l.Acquire(t.Context(), "k", "t", time.Second)
+	assert.ErrorContains(t, err, `sqllock: acquire "k": the database is nil`)
+}

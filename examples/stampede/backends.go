@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	gomemcache "github.com/bradfitz/gomemcache/memcache"
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/memcache"
+	"github.com/golockers/locker/redigo"
+	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/singleflight"
+	redigoclient "github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// freshFor is how long a value stays in the cache. No round takes that long: the parent lets the key
+	// expire before each.
+	freshFor = 10 * time.Minute
+
+	// patience bounds a dial, a request and a reply.
+	patience = 5 * time.Second
+)
+
+// forms are the accepted values of -backend.
+const forms = "redis://host:port, redigo://host:port or memcache://host:port"
+
+// address is a parsed -backend.
+type address struct{ Scheme, Host string }
+
+func (a address) String() string { return a.Scheme + "://" + a.Host }
+
+func parseAddress(s string) (*address, error) {
+	u, err := url.Parse(s)
+	if err == nil {
+		_, err = strconv.ParseUint(u.Port(), 10, 16)
+	}
+	if err != nil || u.Hostname() == "" || *u != (url.URL{Scheme: u.Scheme, Host: u.Host}) {
+		return nil, fmt.Errorf("-backend %q is none of %s", s, forms)
+	}
+	switch u.Scheme {
+	case "redis", "redigo", "memcache":
+		return &address{u.Scheme, u.Host}, nil
+	}
+	return nil, fmt.Errorf("-backend %q is none of %s", s, forms)
+}
+
+// cache is what the strategies keep the value in.
+type cache interface {
+	singleflight.Cache[string]
+	singleflight.Adder[string]
+}
+
+// connect opens the cache and the locks of one process.
+func connect(a address) (cache, locker.Locker, error) {
+	switch a.Scheme {
+	case "redis":
+		client := redis.NewClient(&redis.Options{Addr: a.Host, ContextTimeoutEnabled: true})
+		return redisCache{client}, redisv9.New(client), nil
+	case "redigo":
+		pool := &redigoclient.Pool{
+			MaxIdle: 20, MaxActive: 20, Wait: true,
+			DialContext: func(ctx context.Context) (redigoclient.Conn, error) {
+				return redigoclient.DialContext(ctx, "tcp", a.Host, redigoclient.DialConnectTimeout(patience),
+					redigoclient.DialReadTimeout(patience), redigoclient.DialWriteTimeout(patience))
+			},
+		}
+		return redigoCache{pool}, redigo.New(pool), nil
+	case "memcache":
+		client := gomemcache.New(a.Host)
+		client.Timeout, client.MaxIdleConns = patience, 20
+		return memcacheCache{client}, memcache.New(client), nil
+	}
+	return nil, nil, fmt.Errorf("unknown backend %q", a)
+}
+
+type redisCache struct{ client *redis.Client }
+
+func (c redisCache) Get(ctx context.Context, key string) (string, bool, error) {
+	v, err := c.client.Get(ctx, key).Result()
+	if errors.Is(err, redis.Nil) {
+		return "", false, nil
+	}
+	return v, err == nil, err
+}
+
+func (c redisCache) Set(ctx context.Context, key, v string) error {
+	return c.client.Set(ctx, key, v, freshFor).Err()
+}
+
+func (c redisCache) Add(ctx context.Context, key, v string) (bool, error) {
+	return c.client.SetNX(ctx, key, v, freshFor).Result()
+}
+
+type redigoCache struct{ pool *redigoclient.Pool }
+
+func (c redigoCache) do(ctx context.Context, command string, args ...any) (string, bool, error) {
+	conn, err := c.pool.GetContext(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	defer conn.Close()
+	v, err := redigoclient.String(redigoclient.DoContext(conn, ctx, command, args...))
+	if errors.Is(err, redigoclient.ErrNil) {
+		return "", false, nil
+	}
+	return v, err == nil, err
+}
+
+func (c redigoCache) Get(ctx context.Context, key string) (string, bool, error) {
+	return c.do(ctx, "GET", key)
+}
+
+func (c redigoCache) Set(ctx context.Context, key, v string) error {
+	_, _, err := c.do(ctx, "SET", key, v, "PX", freshFor.Milliseconds())
+	return err
+}
+
+func (c redigoCache) Add(ctx context.Context, key, v string) (bool, error) {
+	_, added, err := c.do(ctx, "SET", key, v, "PX", freshFor.Milliseconds(), "NX")
+	return added, err
+}
+
+// memcacheCache is bounded by its client's timeout, which knows no contexts.
+type memcacheCache struct{ client *gomemcache.Client }
+
+func (c memcacheCache) item(key, v string) *gomemcache.Item {
+	return &gomemcache.Item{Key: key, Value: []byte(v), Expiration: int32(freshFor.Seconds())}
+}
+
+func (c memcacheCache) Get(_ context.Context, key string) (string, bool, error) {
+	item, err := c.client.Get(key)
+	if errors.Is(err, gomemcache.ErrCacheMiss) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	return string(item.Value), true, nil
+}
+
+func (c memcacheCache) Set(_ context.Context, key, v string) error {
+	return c.client.Set(c.item(key, v))
+}
+
+func (c memcacheCache) Add(_ context.Context, key, v string) (bool, error) {
+	err := c.client.Add(c.item(key, v))
+	if errors.Is(err, gomemcache.ErrNotStored) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// The parent and a process of its fleet talk JSON over the child's standard input and output: one config,
+// answered by an empty reply, then for each command a reply. The end of the input ends the child, so none
+// outlives its parent, however that ends.
+
+type config struct {
+	Backend    address
+	Database   string // its file
+	Key        string
+	Goroutines int
+	Load       time.Duration
+	Timeout    time.Duration
+}
+
+// command starts one round.
+type command struct {
+	Strategy string
+	Start    time.Time // the callers of all processes go at this moment
+}
+
+type reply struct {
+	Took    []time.Duration // from Start until a caller had a value
+	Values  map[string]int  // how many got which
+	Failed  int
+	Error   string // the first
+	Queries int64  // since the last reply
+}
+
+func childMain(stdin io.Reader, stdout io.Writer) int {
+	// Ctrl-C reaches the whole process group. It is the parent who decides.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
+	var cfg config
+	if err := in.Decode(&cfg); err != nil {
+		fmt.Fprintln(os.Stderr, "stampede: child:", err)
+		return 1
+	}
+	w, err := newWorker(cfg)
+	if err != nil {
+		_ = out.Encode(reply{Error: err.Error()})
+		return 1
+	}
+	defer w.database.close()
+	if out.Encode(reply{}) != nil {
+		return 1
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	commands := make(chan command)
+	go func() {
+		for {
+			var c command
+			if in.Decode(&c) != nil {
+				break
+			}
+			commands <- c
+		}
+		close(commands)
+		cancel() // a round that is under way ends, and with it its locks
+		time.Sleep(patience)
+		os.Exit(1)
+	}()
+	for c := range commands {
+		if out.Encode(w.round(ctx, c)) != nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// worker is one process of the fleet.
+type worker struct {
+	config
+	database *database
+	loads    map[string]load // by strategy
+	queries  atomic.Int64
+}
+
+func newWorker(cfg config) (*worker, error) {
+	cache, locker, err := connect(cfg.Backend)
+	if err != nil {
+		return nil, err
+	}
+	db, err := openDatabase(cfg.Database)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{config: cfg, database: db, loads: map[string]load{}}
+	s := service{key: cfg.Key, cache: cache, locker: locker, query: w.query}
+	for _, strategy := range strategies {
+		w.loads[strategy.name] = strategy.build(s)
+	}
+	return w, nil
+}
+
+// query is counted when it starts: one that is given up is a query too.
+func (w *worker) query(ctx context.Context, key string) (string, error) {
+	w.queries.Add(1)
+	return w.database.query(ctx, key, w.Load)
+}
+
+// round lets all callers of this process go at once and gathers what they got, and when.
+func (w *worker) round(ctx context.Context, c command) reply {
+	ctx, cancel := context.WithDeadline(ctx, c.Start.Add(w.Timeout))
+	defer cancel()
+	load := w.loads[c.Strategy]
+	r := reply{Values: map[string]int{}}
+	var mu sync.Mutex
+	var callers sync.WaitGroup
+	start := make(chan struct{})
+	for range w.Goroutines {
+		callers.Go(func() {
+			<-start
+			v, err := load(ctx)
+			took := time.Since(c.Start)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				if r.Failed++; r.Error == "" {
+					r.Error = err.Error()
+				}
+				return
+			}
+			r.Took = append(r.Took, took)
+			r.Values[v]++
+		})
+	}
+	time.Sleep(time.Until(c.Start))
+	close(start)
+	callers.Wait()
+	r.Queries = w.queries.Swap(0)
+	return r
+}

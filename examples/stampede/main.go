@@ -1,0 +1,118 @@
+// Stampede shows what happens when a hot cache key expires: many operating-system processes, each with
+// many goroutines, miss it at the same moment, and each strategy in turn has to get the new value to all
+// of them. The source is a real SQL database, the cache and the locks are on a real server.
+//
+//	go run -C examples/stampede .
+//	go run -C examples/stampede . -backend redis://127.0.0.1:6379 -processes 8 -rounds 100
+//
+// Without -backend everything is embedded: the database is SQLite in a temporary directory, the server is
+// a miniredis inside the first process. It prints, for each strategy, the database queries a round, when
+// the median and the last caller had the value, and the requests that reached the server.
+//
+// The exit status is 1 when the layered strategy queried the database more than once in a round, or
+// anybody got an error or a value that is not this round's; 2 for bad flags or a server that does not
+// answer; 130 when interrupted.
+//
+// Where to look: strategies.go holds what is compared, parent.go the rounds, child.go a process of the
+// fleet, backends.go the caches and locks.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// childVariable in the environment makes this program a process of the fleet.
+const childVariable = "STAMPEDE_CHILD"
+
+func main() {
+	if os.Getenv(childVariable) != "" {
+		os.Exit(childMain(os.Stdin, os.Stdout))
+	}
+	os.Exit(parentMain(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// settings are the flags.
+type settings struct {
+	backend    *address // nil: embedded
+	processes  int
+	goroutines int
+	rounds     int
+	load       time.Duration
+	timeout    time.Duration
+}
+
+func parseFlags(args []string, stderr io.Writer) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("stampede", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	backend := flags.String("backend", "", "server for the cache and the locks: "+forms+" (default an embedded Redis)")
+	flags.IntVar(&s.processes, "processes", 4, "processes of the fleet")
+	flags.IntVar(&s.goroutines, "goroutines", 50, "callers in each process")
+	flags.IntVar(&s.rounds, "rounds", 10, "how often the key expires under each strategy")
+	flags.DurationVar(&s.load, "load", 20*time.Millisecond, "how long a database query takes")
+	flags.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long a caller waits for the value")
+	if err := flags.Parse(args); err != nil {
+		return s, err // printed already
+	}
+	err := func() error {
+		if flags.NArg() > 0 {
+			return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+		}
+		if s.processes < 1 || s.goroutines < 1 || s.rounds < 1 {
+			return errors.New("-processes, -goroutines and -rounds are at least 1")
+		}
+		if s.load < 0 || s.timeout <= 0 {
+			return errors.New("-load is not negative, and -timeout is positive")
+		}
+		if *backend == "" {
+			return nil
+		}
+		var err error
+		s.backend, err = parseAddress(*backend)
+		return err
+	}()
+	if err != nil {
+		fmt.Fprintln(stderr, "stampede:", err)
+	}
+	return s, err
+}
+
+func parentMain(args []string, stdout, stderr io.Writer) int {
+	s, err := parseFlags(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+
+	results, err := run(ctx, s, newProgress(s))
+	if len(results) > 0 {
+		printTable(stdout, s, results)
+	}
+	if err == nil {
+		err = verdict(results)
+	}
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "stampede: interrupted")
+		return 130
+	case errors.Is(err, errNoServer):
+		fmt.Fprintln(stderr, "stampede:", err)
+		return 2
+	case err != nil:
+		fmt.Fprintln(stderr, "stampede:", err)
+		return 1
+	}
+	return 0
+}

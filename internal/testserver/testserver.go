@@ -1,0 +1,185 @@
+// Package testserver gives a test a redis-server or a memcached of its own: started on a free port of
+// 127.0.0.1, answering when the constructor returns, killed when the test ends, and killed by the kernel
+// when the test's process is (on Linux).
+//
+//	srv := testserver.Redis(t)
+//	client := redis.NewClient(&redis.Options{Addr: srv.Addr})
+//
+// When the program is not installed the test is skipped, with the program's name. With the environment
+// variable LOCKER_TEST_SERVERS=require the test fails instead, so that a machine that is meant to run
+// everything cannot pass by leaving tests out.
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait for a server. It is only ever used up by one that is broken.
+const patience = 30 * time.Second
+
+// Server is a running server. Its methods are for the goroutine of the test that it was started by, and
+// fail that test when they cannot do what they say.
+type Server struct {
+	// Addr is "127.0.0.1:port". It stays the same over a Restart.
+	Addr string
+
+	tb   testing.TB
+	kind kind
+	port int
+	path string
+	dir  string
+	args []string // what the caller added
+	proc *process // nil while stopped
+}
+
+// kind is what Redis and memcached differ in.
+type kind struct {
+	program string
+	args    func(s *Server) []string
+	// pid asks the server that listens at addr for its process id. Asking who it is, and not only whether
+	// somebody answers, is what tells our server from a stranger that took the port first.
+	pid func(addr string) (int, error)
+	// spare is the distance to a second port that the server listens on, or 0.
+	spare int
+}
+
+// Redis starts a redis-server without persistence: after a Restart it is empty. args are added to its
+// command line, for instance "--maxmemory", "1mb".
+func Redis(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return start(tb, redisKind, args)
+}
+
+// Memcached starts a memcached that speaks TCP only. args are added to its command line, for instance
+// "-m", "1".
+func Memcached(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return start(tb, memcachedKind, args)
+}
+
+// start looks for the program, finds a port and starts the server, on another port when somebody was
+// faster to take it.
+func start(tb testing.TB, k kind, args []string) *Server {
+	tb.Helper()
+	path, err := exec.LookPath(k.program)
+	if err != nil {
+		if os.Getenv("LOCKER_TEST_SERVERS") == "require" {
+			tb.Fatalf("%s is not installed, and LOCKER_TEST_SERVERS=require", k.program)
+		}
+		tb.Skipf("%s is not installed", k.program)
+	}
+	s := &Server{tb: tb, kind: k, path: path, dir: tb.TempDir(), args: args}
+	tb.Cleanup(s.Stop)
+	for range 5 {
+		if s.port, err = freePort(k.spare); err != nil {
+			break
+		}
+		s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+		if err = s.launch(); err == nil || !errors.Is(err, errExited) {
+			break
+		}
+	}
+	if err != nil {
+		tb.Fatalf("testserver: %v", err)
+	}
+	return s
+}
+
+// errExited says that the server ended before it answered, most likely because its port was taken.
+var errExited = errors.New("exited before it answered")
+
+// launch starts the process and returns once it is this very process that answers at Addr. After an error
+// nothing is left running.
+func (s *Server) launch() error {
+	logFile := filepath.Join(s.dir, "output")
+	args := append(s.kind.args(s), s.args...)
+	proc, err := startProcess(s.path, args, s.dir, logFile)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", s.kind.program, err)
+	}
+	var last error
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		select {
+		case <-proc.done:
+			output, _ := os.ReadFile(logFile)
+			return fmt.Errorf("%s %q %w: %s", s.kind.program, args, errExited, output)
+		case <-time.After(5 * time.Millisecond):
+		}
+		var pid int
+		if pid, last = s.kind.pid(s.Addr); last == nil && pid == proc.pid {
+			s.proc = proc
+			return nil
+		} else if last == nil {
+			last = fmt.Errorf("process %d answers at %s, not %d", pid, s.Addr, proc.pid)
+		}
+	}
+	proc.kill()
+	output, _ := os.ReadFile(logFile)
+	return fmt.Errorf("%s does not answer at %s: %w: %s", s.kind.program, s.Addr, last, output)
+}
+
+// Stop kills the server, as a crash would: nothing is said to its clients but that their connections
+// end. It returns when the process is gone. Stopping a stopped server does nothing.
+func (s *Server) Stop() {
+	if s.proc != nil {
+		s.proc.kill()
+		s.proc = nil
+	}
+}
+
+// Restart stops the server if it runs and starts it again on the same port, with the same arguments and
+// without its data.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	s.Stop()
+	var err error
+	// Somebody may have the port for a moment, for instance to see whether it is free.
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = s.launch(); err == nil || !errors.Is(err, errExited) {
+			break
+		}
+	}
+	if err != nil {
+		s.tb.Fatalf("testserver: restart: %v", err)
+	}
+}
+
+// Pause stops the process where it is (SIGSTOP). The kernel goes on accepting connections and bytes for
+// it, so to its clients it is a server that hangs. Continue ends the pause, and Stop and the end of the
+// test work on a paused server too.
+func (s *Server) Pause() {
+	s.tb.Helper()
+	s.signal("pause", (*process).pause)
+}
+
+// Continue lets a paused server go on with what has arrived meanwhile.
+func (s *Server) Continue() {
+	s.tb.Helper()
+	s.signal("continue", (*process).resume)
+}
+
+func (s *Server) signal(what string, send func(*process) error) {
+	s.tb.Helper()
+	if s.proc == nil {
+		s.tb.Fatalf("testserver: %s: %s is stopped", what, s.kind.program)
+	}
+	if err := send(s.proc); err != nil {
+		s.tb.Fatalf("testserver: %s %s: %v", what, s.kind.program, err)
+	}
+}
+
+// PID is the process id of the running server, and 0 while it is stopped.
+func (s *Server) PID() int {
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.pid
+}

@@ -1,0 +1,108 @@
+package memcache
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The server's clock is the whole seconds of CLOCK_MONOTONIC, looked at every 1.0007 seconds or so. When
+// those looks drift across the turn of a second, the clock steps by two, and what was stored for N seconds
+// lives for less than N-1. Servers that are started just before the turn of a second do so soon: here
+// locks of one second are held, all the time, while they do.
+func TestClockStepsByTwo(t *testing.T) {
+	t.Parallel()
+	const servers, keys = 6, 5
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	var steps atomic.Int32
+	var addrs []string
+	for i := range servers {
+		// It takes the server some milliseconds to look at the clock first.
+		time.Sleep(untilPhase(t, 960*time.Millisecond+time.Duration(i)*8*time.Millisecond))
+		addrs = append(addrs, testserver.Memcached(t).Addr)
+	}
+	for i, addr := range addrs {
+		a, b := New(newClient(t, addr)), New(newClient(t, addr))
+		a.client.MaxIdleConns, b.client.MaxIdleConns = keys, keys
+		for k := range keys {
+			all.Go(func() {
+				for n := 0; !stop.Load() && !t.Failed(); n++ {
+					expires(t, a, b, fmt.Sprintf("server %d, key %d, round %d", i, k, n), time.Second, n%2 == 1)
+					// The lock came free as the clock moved: leave that phase.
+					time.Sleep(time.Duration(k) * time.Second / keys)
+				}
+			})
+		}
+		all.Go(func() {
+			clock := newServerClock(t, addr)
+			last := clock.read(t)
+			for !stop.Load() && !t.Failed() {
+				time.Sleep(200 * time.Millisecond) // five times a second: a step of two is one of the server's
+				now := clock.read(t)
+				if now-last >= 2 {
+					steps.Add(1)
+				}
+				last = now
+			}
+		})
+	}
+	// One drifts across within seconds. Where no server's clock does this any more, the test takes as long
+	// as this.
+	for end := time.Now().Add(45 * time.Second); time.Now().Before(end) && steps.Load() == 0 && !t.Failed(); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	time.Sleep(2 * time.Second) // what was stored before the step has to expire
+	stop.Store(true)
+	all.Wait()
+	t.Logf("the clocks of %d servers made %d steps by two", servers, steps.Load())
+}
+
+// untilPhase is how long it takes until CLOCK_MONOTONIC is at that fraction of its second.
+func untilPhase(t *testing.T, phase time.Duration) time.Duration {
+	const clockMonotonic = 1
+	var now syscall.Timespec
+	_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&now)), 0)
+	require.Zero(t, errno)
+	return (phase - time.Duration(now.Nsec) + time.Second) % time.Second
+}
+
+// serverClock reads a server's own clock.
+type serverClock struct {
+	conn  net.Conn
+	lines *bufio.Scanner
+}
+
+func newServerClock(t *testing.T, addr string) *serverClock {
+	conn, err := net.Dial("tcp", addr)
+	if !assert.NoError(t, err) {
+		t.FailNow()
+	}
+	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
+	return &serverClock{conn, bufio.NewScanner(conn)}
+}
+
+func (c *serverClock) read(t *testing.T) (seconds int) {
+	_, err := c.conn.Write([]byte("stats\r\n"))
+	assert.NoError(t, err)
+	for c.lines.Scan() && c.lines.Text() != "END" {
+		if value, ok := strings.CutPrefix(c.lines.Text(), "STAT time "); ok {
+			seconds, err = strconv.Atoi(value)
+			assert.NoError(t, err)
+		}
+	}
+	assert.NoError(t, c.lines.Err())
+	return seconds
+}

@@ -1,0 +1,36 @@
+package memcache
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode"
+)
+
+// maxKey is the length of the longest key in bytes that memcached and its client take.
+const maxKey = 250
+
+// itemKey is the key of the item that is the lock of name: prefix and name where memcached takes them, and
+// otherwise a hash of both, which begins with another byte than prefix does. So two names never share a
+// key, whatever the prefix.
+func itemKey(prefix, name string) string {
+	key := prefix + name
+	if plain(key) {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	mark := "#sha256:"
+	if prefix[0] == '#' {
+		mark = "%sha256:"
+	}
+	return mark + hex.EncodeToString(sum[:])
+}
+
+// plain tells whether key can be sent as it is. The server minds only the length, spaces, line ends and
+// NUL. The client also refuses the other control characters of ASCII, and versions of it that read replies
+// by fmt.Sscanf take every space of Unicode for the end of the key.
+func plain(key string) bool {
+	return len(key) <= maxKey && !strings.ContainsFunc(key, func(r rune) bool {
+		return r <= ' ' || r == 0x7f || unicode.IsSpace(r)
+	})
+}

@@ -1,0 +1,244 @@
+// Package memory is a locker.Locker inside one process: the reference for the contract, and the one to
+// start with, since it needs no server.
+//
+//	l := memory.New()
+//	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
+//
+// It keeps a line for every lock, first come, first served (locker.Waiter), wakes watchers
+// (locker.Watcher) and mints fencing numbers (locker.Fencer). No goroutine runs in the background: what
+// has expired unseen is swept away, a little at a time, by later operations on the same Locker, whatever
+// their key. A timer runs only for a lock that others wait for. Time is the monotonic clock, to the
+// nanosecond, so setting the machine's clock moves no expiry, and all of it works in a testing/synctest
+// bubble.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+var (
+	_ locker.Watcher = (*Locker)(nil)
+	_ locker.Waiter  = (*Locker)(nil)
+	_ locker.Fencer  = (*Locker)(nil)
+)
+
+// Locker holds locks in this process's memory. The zero value is ready; each Locker is a backend of its
+// own. It is safe for concurrent use and must not be copied. The operations of a nil Locker fail.
+type Locker struct {
+	shards [shardCount]shard
+	swept  atomic.Uint32 // counts sweeps; the shard that is next is this modulo shardCount
+	fence  atomic.Uint64 // the last fencing number, for all keys
+}
+
+// New returns a Locker that holds no locks.
+func New() *Locker { return new(Locker) }
+
+// Acquire takes the lock of key for token, for ttl, when nobody holds it. It is false when another token
+// holds it; as a lock that others wait for passes to the next in line at once, a line is never overtaken.
+// When token holds the lock already, Acquire is Extend.
+//
+// An error means that nothing happened: ctx was done, or ttl is not positive.
+func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := l.check(ctx, "acquire", key, ttl); err != nil {
+		return false, err
+	}
+	s := l.lock(key)
+	defer l.unlock(s)
+	_, ok := s.take(key, token, ttl, clock())
+	return ok, nil
+}
+
+// Extend lets the lock of key, which token must hold, expire ttl from now, be that later or sooner than
+// before. It is false when token does not hold the lock.
+//
+// An error means that nothing happened: ctx was done, or ttl is not positive.
+func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := l.check(ctx, "extend", key, ttl); err != nil {
+		return false, err
+	}
+	s := l.lock(key)
+	defer l.unlock(s)
+	now := clock()
+	e := s.find(key, now)
+	if !e.heldBy(token, now) {
+		return false, nil
+	}
+	s.hold(e, token, ttl, now)
+	return true, nil
+}
+
+// Release frees the lock of key, which token must hold: the next in line has it at once, with its full
+// ttl. It is false when token does not hold the lock.
+//
+// An error means that nothing happened: ctx was done.
+func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
+	if err := l.check(ctx, "release", key, 1); err != nil {
+		return false, err
+	}
+	s := l.lock(key)
+	defer l.unlock(s)
+	now := clock()
+	e := s.find(key, now)
+	if !e.heldBy(token, now) {
+		return false, nil
+	}
+	s.release(e, now)
+	return true, nil
+}
+
+// Wait takes the lock of key for token as Acquire does when nobody holds it, or token itself does, and
+// otherwise waits in line for it, first come, first served. The lock passes to the next in line when it is
+// released or expires; the ttl counts from that moment, and deadline is that moment plus ttl. Calls that
+// wait at the same time each have a turn of their own, even with the same token.
+//
+// When ctx ends in line, the error wraps both its error and locker.ErrHeld, and a lock that was granted
+// just then has been passed on. Other errors mean that nothing happened: ctx was done before, or ttl is
+// not positive.
+func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
+	if err := l.check(ctx, "wait", key, ttl); err != nil {
+		return time.Time{}, err
+	}
+	s, w, deadline := l.takeOrJoin(key, token, ttl)
+	if w == nil {
+		return deadline, nil
+	}
+	select {
+	case <-w.granted:
+		if ctx.Err() == nil {
+			now, t := reading()
+			return t.Add(w.expires - now), nil
+		}
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	s.leave(key, w, clock())
+	s.mu.Unlock()
+	return time.Time{}, fail("wait", key, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld))
+}
+
+// takeOrJoin takes the lock until the deadline, or else returns a waiter in line for it.
+func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *waiter, time.Time) {
+	s := l.lock(key)
+	defer l.unlock(s)
+	now, t := reading()
+	e, ok := s.take(key, token, ttl, now)
+	if ok {
+		return s, nil, t.Add(e.expires - now)
+	}
+	w := &waiter{token: token, ttl: ttl, granted: make(chan struct{})}
+	s.join(e, w, now)
+	return s, w, time.Time{}
+}
+
+// Watch returns a channel, with room for one value, that gets one whenever the lock of key is released,
+// even if it passes to the next in line; an expiry is signalled when an operation on the Locker happens
+// to notice it. The channel is never closed. When ctx ends the Locker forgets it.
+//
+// An error means that ctx was done.
+func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := l.check(ctx, "watch", key, 1); err != nil {
+		return nil, err
+	}
+	w := &watcher{c: make(chan struct{}, 1)}
+	s := l.lock(key)
+	e := s.find(key, clock())
+	if e == nil {
+		e = s.add(key)
+	}
+	e.watch(w)
+	l.unlock(s)
+	context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		e.unwatch(w)
+		s.tidy(e, clock())
+	})
+	return w.c, nil
+}
+
+// Fence returns a number greater than all that this Locker has minted before, for any key. It is false
+// when token does not hold the lock. Numbers start at 1 in each Locker, so they mean nothing to a resource
+// that outlives the process.
+//
+// An error means that nothing happened: ctx was done.
+func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
+	if err := l.check(ctx, "fence", key, 1); err != nil {
+		return 0, false, err
+	}
+	s := l.lock(key)
+	defer l.unlock(s)
+	now := clock()
+	if !s.find(key, now).heldBy(token, now) {
+		return 0, false, nil
+	}
+	return l.fence.Add(1), true, nil
+}
+
+func (l *Locker) check(ctx context.Context, op, key string, ttl time.Duration) error {
+	if l == nil {
+		return fail(op, key, errNil)
+	}
+	if err := ctx.Err(); err != nil {
+		return fail(op, key, err)
+	}
+	if ttl <= 0 {
+		return fail(op, key, locker.ErrInvalidTTL)
+	}
+	return nil
+}
+
+var errNil = errors.New("nil Locker")
+
+func fail(op, key string, err error) error { return fmt.Errorf("memory: %s %q: %w", op, key, err) }
+
+// lock locks the shard of key.
+func (l *Locker) lock(key string) *shard {
+	s := &l.shards[maphash.String(seed, key)%shardCount]
+	s.mu.Lock()
+	return s
+}
+
+// unlock ends an operation on s. One in sweepEvery sweeps a part of a shard, all shards in turn, so that
+// operations on any key remove what has expired under every other.
+func (l *Locker) unlock(s *shard) {
+	s.ops++
+	due := s.ops%sweepEvery == 0
+	s.mu.Unlock()
+	if due {
+		l.shards[l.swept.Add(1)%shardCount].sweep()
+	}
+}
+
+var (
+	seed  = maphash.MakeSeed()
+	start = time.Now()
+)
+
+// clock is the monotonic clock. Moments are durations since start: smaller and quicker than a time.Time.
+// They may be negative: a synctest bubble has a clock of its own.
+func clock() time.Duration { return time.Since(start) }
+
+// reading is clock, and the same moment as a time.Time.
+func reading() (time.Duration, time.Time) {
+	t := time.Now()
+	if t == t.Round(0) { // no monotonic reading: a bubble's, whose clock stands still meanwhile
+		return clock(), t
+	}
+	return t.Sub(start), t
+}
+
+// after is the moment d after now, or the last one there is.
+func after(now, d time.Duration) time.Duration {
+	if sum := now + d; sum >= now {
+		return sum
+	}
+	return math.MaxInt64
+}

@@ -1,0 +1,256 @@
+package redigo
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// maxRepeats is how often an operation begins again because the value changed under it.
+const maxRepeats = 3
+
+var (
+	errChanged   = errors.New("the value at the key changed again and again")
+	errUnwatched = errors.New("the server carried out a transaction although a watched key had changed")
+)
+
+// acquire creates the key or, when it is there and expired or token's own, rewrites it.
+func (s *session) acquire(token string, ttl time.Duration) (bool, error) {
+	exists := false
+	for range 1 + maxRepeats {
+		if !exists {
+			outcome, err := s.create(token, ttl)
+			if err != nil || outcome == done || outcome == refused {
+				return outcome == done, err
+			}
+			if outcome == gone {
+				continue
+			}
+			exists = true
+		}
+		outcome, err := s.rewrite(token, ttl, true)
+		if err != nil || outcome == done || outcome == refused {
+			return outcome == done, err
+		}
+		exists = outcome != gone
+	}
+	return false, errChanged
+}
+
+// extend rewrites the key if token holds the lock.
+func (s *session) extend(token string, ttl time.Duration) (bool, error) {
+	for range 1 + maxRepeats {
+		outcome, err := s.rewrite(token, ttl, false)
+		if err != nil || outcome != again {
+			return outcome == done, err
+		}
+	}
+	return false, errChanged
+}
+
+type outcome int
+
+const (
+	done    outcome = iota + 1
+	refused         // another holds the lock, or token does not
+	gone            // there is no value
+	again           // the value has to be looked at and written again
+)
+
+// create is SETNX with an expiry on the server, in commands that every server knows: the value is written
+// under a name that nobody else uses, expiry and all, and renamed, if nothing is there. Whoever is too late
+// has not touched the key, so holders' transactions do not notice.
+func (s *session) create(token string, ttl time.Duration) (outcome, error) {
+	if c := s.l.clock; !c.client && !c.known.Load() {
+		if replies, err := s.do(command{"TIME"}); err != nil {
+			return 0, err
+		} else if _, err = s.time(replies[0]); err != nil {
+			return 0, err
+		}
+	}
+	passing := s.l.passing()
+	v := value{s.l.clock.expiry(ttl), token}
+	results, err := s.multi(s.timed(
+		command{"SETEX", passing, garbage, v.encode()},
+		command{"RENAMENX", passing, s.key},
+		command{"DEL", passing},
+		command{"GET", s.key})...)
+	if err != nil || results == nil {
+		return again, err
+	}
+	now, err := s.time(results[len(results)-1])
+	if err != nil {
+		return 0, err
+	}
+	created, err := redis.Bool(results[1], nil)
+	if err != nil {
+		return 0, fmt.Errorf("RENAMENX: %w", err)
+	}
+	if created {
+		if s.l.clock.fits(v.expiry, now, ttl) {
+			return done, nil
+		}
+		return again, nil // it is ours to rewrite
+	}
+	holder, exists, err := get(results[3])
+	switch {
+	case err != nil:
+		return 0, err
+	case !exists:
+		return gone, nil
+	case holder.ownedBy(token) || holder.expired(now):
+		return again, nil
+	}
+	return refused, nil
+}
+
+// rewrite gives the value at the key to token, for ttl from now, if token holds the lock or, to take it
+// over, if nobody does. GETSET is carried out only if the value is still the one that allowed it. What it
+// writes is never short: the server told its time after the operation began.
+func (s *session) rewrite(token string, ttl time.Duration, takeOver bool) (outcome, error) {
+	held, now, exists, err := s.watch()
+	switch {
+	case err != nil:
+		return 0, err
+	case !exists && !takeOver:
+		return refused, s.unwatch()
+	case !exists:
+		return gone, s.unwatch()
+	case held.expired(now) && !takeOver, !held.expired(now) && !held.ownedBy(token):
+		return refused, s.unwatch()
+	}
+	results, err := s.multi(
+		command{"GETSET", s.key, value{expiry(now, ttl), token}.encode()},
+		command{"EXPIRE", s.key, garbage})
+	if err != nil || results == nil {
+		return again, err
+	}
+	// Old servers do not see an expiry of their own as a change of a watched key: then nothing was there.
+	if old, existed, err := get(results[0]); err != nil || existed && old != held {
+		return 0, errors.Join(errUnwatched, err)
+	}
+	return done, nil
+}
+
+// release deletes the key if token holds the lock, and also if it did and the lock has expired: then it
+// says that it did not hold it.
+func (s *session) release(token string) (bool, error) {
+	for range 1 + maxRepeats {
+		held, now, exists, err := s.watch()
+		if err != nil {
+			return false, err
+		}
+		if !exists || !held.ownedBy(token) {
+			return false, s.unwatch()
+		}
+		commands := []command{{"DEL", s.key}}
+		if !s.l.mute.Load() {
+			commands = append(commands, command{"PUBLISH", s.key, ""})
+		}
+		results, err := s.multi(commands...)
+		var refused *refusal
+		if errors.As(err, &refused) && refused.command == "PUBLISH" && unknown(refused.cause) {
+			s.l.mute.Store(true) // and nothing was done
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if results == nil || results[0] == int64(0) {
+			continue
+		}
+		return !held.expired(now), nil
+	}
+	return false, errChanged
+}
+
+// unknown is whether the server does not know a command, or does not let this user have it.
+func unknown(err redis.Error) bool {
+	return strings.HasPrefix(string(err), "ERR unknown command") || strings.HasPrefix(string(err), "NOPERM")
+}
+
+// fence counts, and looks who holds the lock at that moment. Who holds it later counts later.
+func (s *session) fence(token string) (uint64, error) {
+	results, err := s.multi(s.timed(
+		command{"INCR", s.l.book + "fence"},
+		command{"GET", s.key})...)
+	if err != nil {
+		return 0, err
+	}
+	if results == nil {
+		return 0, errChanged
+	}
+	now, err := s.time(results[len(results)-1])
+	if err != nil {
+		return 0, err
+	}
+	fence, err := redis.Uint64(results[0], nil)
+	if err != nil {
+		return 0, fmt.Errorf("INCR: %w", err)
+	}
+	held, exists, err := get(results[1])
+	if err != nil || !exists || held.expired(now) || !held.ownedBy(token) {
+		return 0, err
+	}
+	return fence, nil
+}
+
+// watch reads the value and the time, and makes the next transaction depend on that the value stays.
+func (s *session) watch() (held value, now int64, exists bool, err error) {
+	replies, err := s.do(s.timed(command{"WATCH", s.key}, command{"GET", s.key})...)
+	if err == nil {
+		now, err = s.time(replies[len(replies)-1])
+	}
+	if err == nil {
+		held, exists, err = get(replies[1])
+	}
+	if err != nil && !s.waiting {
+		_ = s.unwatch() // or the connection is lost to the pool
+	}
+	return held, now, exists, err
+}
+
+// unwatch ends what watch began when there is nothing to change. It is a write that does nothing: a replica
+// refuses it, which may not have heard of the lock yet.
+func (s *session) unwatch() error {
+	_, err := s.multi(command{"DEL", s.l.passing()})
+	return err
+}
+
+// timed is commands and TIME, if the server is to tell it.
+func (s *session) timed(commands ...command) []command {
+	if s.l.clock.client {
+		return commands
+	}
+	return append(commands, command{"TIME"})
+}
+
+// time reads the reply to TIME and lets the clock learn from it. With the client's clock it is the time at
+// which the request was sent, and reply is another command's.
+func (s *session) time(reply any) (now int64, err error) {
+	if s.l.clock.client {
+		return s.sent, nil
+	}
+	parts, err := redis.Int64s(reply, nil)
+	if err != nil || len(parts) != 2 || parts[0] < 0 || parts[0] > firstMillisecond {
+		return 0, fmt.Errorf("TIME: unexpected reply %.64q", fmt.Sprint(reply))
+	}
+	now = parts[0]*1e6 + parts[1]
+	s.l.clock.observe(s.sent, now)
+	return now, nil
+}
+
+func get(reply any) (v value, exists bool, err error) {
+	if reply == nil {
+		return value{}, false, nil
+	}
+	b, err := redis.Bytes(reply, nil)
+	if err != nil {
+		return value{}, false, fmt.Errorf("GET: %w", err)
+	}
+	v, err = decode(b)
+	return v, err == nil, err
+}

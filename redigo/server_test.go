@@ -1,0 +1,336 @@
+package redigo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var background = context.Background()
+
+// What the package leaves on the server, and what it makes of what others have left there.
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	for prefix, want := range map[string][]string{
+		"":      {"!locker:fence", "locker:k"},
+		"app/":  {"!app/fence", "app/k"},
+		"!app/": {"!app/k", "#!app/fence"},
+	} {
+		srv := testserver.Redis(t)
+		raw := newRaw(t, srv.Addr)
+		l := New(newPool(t, srv.Addr), WithPrefix(prefix))
+		isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+		isRefused(t)(l.Acquire(background, "k", "u", time.Minute))
+		isOK(t)(l.Extend(background, "k", "t", time.Minute))
+		_, ok, err := l.Fence(background, "k", "t")
+		isOK(t)(ok, err)
+		keys, err := redis.Strings(raw.do("KEYS", "*"), nil)
+		require.NoError(t, err)
+		slices.Sort(keys)
+		assert.Equal(t, want, keys)
+		isOK(t)(l.Release(background, "k", "t"))
+		assert.EqualValues(t, 1, raw.do("DBSIZE"), "more is left than the counter")
+	}
+}
+
+// A key has an expiry on the server from the moment it is there, always the same, whatever the ttl.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	_, l, raw := newServer(t)
+	full := func(when string) {
+		t.Helper()
+		ttl, err := redis.Int64(raw.do("PTTL", "locker:k"), nil)
+		require.NoError(t, err)
+		const all = garbage * 1000
+		assert.LessOrEqual(t, ttl, int64(all), when)
+		assert.Greater(t, ttl, int64(all-time.Minute.Milliseconds()), when)
+	}
+	worn := func() { raw.do("EXPIRE", "locker:k", 1000) }
+	isOK(t)(l.Acquire(background, "k", "t", time.Millisecond))
+	full("created")
+	worn()
+	require.Eventually(t, func() bool {
+		ok, err := l.Acquire(background, "k", "u", longest)
+		return assert.NoError(t, err) && ok
+	}, patience, time.Millisecond)
+	full("taken over")
+	worn()
+	isOK(t)(l.Extend(background, "k", "u", time.Millisecond*200))
+	full("extended")
+	raw.plant("locker:k", "t", -time.Second)
+	isOK(t)(l.Acquire(background, "k", "u", longest))
+	full("taken over without one")
+}
+
+func TestTTL(t *testing.T) {
+	t.Parallel()
+	_, l, raw := newServer(t)
+	isOK(t)(l.Acquire(background, "k", "t", longest))
+	assert.InDelta(t, longest, raw.remains("locker:k"), float64(time.Minute))
+	for _, ttl := range []time.Duration{longest + 1, 31 * 24 * time.Hour, 1<<63 - 1, 0, -1, time.Millisecond - 1} {
+		ok, err := l.Acquire(background, "other", "t", ttl)
+		assert.ErrorIs(t, err, locker.ErrInvalidTTL, ttl)
+		assert.False(t, ok)
+		ok, err = l.Extend(background, "k", "t", ttl)
+		assert.ErrorIs(t, err, locker.ErrInvalidTTL, ttl)
+		assert.False(t, ok)
+	}
+	assert.EqualValues(t, 0, raw.do("EXISTS", "locker:other"))
+	assert.InDelta(t, longest, raw.remains("locker:k"), float64(time.Minute))
+}
+
+// Those who are refused leave the holder all of its time, and its transactions in peace.
+func TestRefusedLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	srv, l, raw := newServer(t)
+	w, pool := newWire(t, srv.Addr)
+	holder := New(pool)
+	isOK(t)(holder.Acquire(background, "k", "holder", 10*time.Minute))
+	before, expires := raw.string("GET", "locker:k"), raw.do("PEXPIRETIME", "locker:k")
+	for i := range 100 {
+		isRefused(t)(l.Acquire(background, "k", fmt.Sprint("loser", i), time.Millisecond))
+		isRefused(t)(l.Extend(background, "k", fmt.Sprint("loser", i), time.Millisecond))
+		isRefused(t)(l.Release(background, "k", fmt.Sprint("loser", i)))
+	}
+	assert.Equal(t, before, raw.string("GET", "locker:k"))
+	assert.Equal(t, expires, raw.do("PEXPIRETIME", "locker:k"))
+
+	for op, run := range map[string]func() (bool, error){
+		"GETSET": func() (bool, error) { return holder.Extend(background, "k", "holder", 10*time.Minute) },
+		"DEL":    func() (bool, error) { return holder.Release(background, "k", "holder") },
+	} {
+		isOK(t)(holder.Acquire(background, "k", "holder", 10*time.Minute))
+		w.requests()
+		w.onSending(func(request string) {
+			if has(request, op) {
+				isRefused(t)(l.Acquire(background, "k", "loser", time.Millisecond))
+			}
+		})
+		isOK(t)(run())
+		w.quiet()
+		sent := w.requests()
+		assert.Equal(t, 1, strings.Count(strings.Join(sent, "\n"), op), "%v: had to begin again: %q", op, sent)
+	}
+}
+
+// Locks of other programs which keep a plain timestamp.
+func TestLegacy(t *testing.T) {
+	t.Parallel()
+	_, l, raw := newServer(t)
+	for name, format := range map[string]func(ms int64) string{
+		"seconds":               func(ms int64) string { return fmt.Sprint(ms / 1000) },
+		"seconds with fraction": func(ms int64) string { return fmt.Sprintf("%.2f", float64(ms)/1000) },
+		"milliseconds":          func(ms int64) string { return fmt.Sprint(ms) },
+	} {
+		live := format(raw.now()/1000 + 3_600_000)
+		raw.do("SET", "locker:k", live)
+		isRefused(t)(l.Acquire(background, "k", "t", time.Minute))
+		isRefused(t)(l.Extend(background, "k", "t", time.Minute))
+		isRefused(t)(l.Release(background, "k", "t"))
+		isRefused(t)(l.Release(background, "k", live))
+		_, ok, err := l.Fence(background, "k", "t")
+		isRefused(t)(ok, err)
+		assert.Equal(t, live, raw.string("GET", "locker:k"), name)
+
+		raw.do("SET", "locker:k", format(raw.now()/1000-5_000))
+		isRefused(t)(l.Extend(background, "k", "t", time.Minute))
+		isRefused(t)(l.Release(background, "k", "t"))
+		isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+		assert.Equal(t, "t", raw.value("locker:k").token, name)
+		isOK(t)(l.Extend(background, "k", "t", time.Minute))
+		isOK(t)(l.Release(background, "k", "t"))
+	}
+	// A timestamp that is about to pass is a lock until then.
+	raw.do("SET", "locker:k", raw.now()/1000+300)
+	end := raw.value("locker:k").expiry
+	require.Eventually(t, func() bool {
+		ok, err := l.Acquire(background, "k", "t", time.Minute)
+		assert.NoError(t, err)
+		return ok
+	}, patience, time.Millisecond)
+	assert.GreaterOrEqual(t, raw.now()/1000, end)
+}
+
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	_, l, raw := newServer(t)
+	const key = "locker:k"
+	for name, plant := range map[string][]any{
+		"garbage":       {"SET", key, "garbage"},
+		"empty":         {"SET", key, ""},
+		"SETNX 1":       {"SET", key, "1"},
+		"without token": {"SET", key, "1700000000000:"},
+		"binary":        {"SET", key, "\x80\x03}q\x00."},
+		"long":          {"SET", key, strings.Repeat("long", 5000)},
+		"list":          {"RPUSH", key, "1700000000000:t"},
+		"hash":          {"HSET", key, "t", "1700000000000:t"},
+		"set":           {"SADD", key, "1700000000000:t"},
+		"sorted set":    {"ZADD", key, 1, "t"},
+		"stream":        {"XADD", key, "*", "t", "1"},
+	} {
+		raw.do("DEL", key)
+		raw.do(plant[0].(string), plant[1:]...)
+		before := raw.string("DUMP", key)
+		for op, run := range operations(l, "k", "t") {
+			ok, err := run(background)
+			assert.ErrorIs(t, err, errForeign, "%s on %s", op, name)
+			assert.ErrorContains(t, err, `redigo: `+op+` "k": `, name)
+			assert.ErrorContains(t, err, "holds something else than a lock", name)
+			assert.False(t, ok)
+		}
+		assert.Equal(t, before, raw.string("DUMP", key), name)
+		assert.EqualValues(t, -1, raw.do("PTTL", key), name)
+	}
+	raw.do("DEL", key)
+	isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+
+	raw.do("SET", "!locker:fence", "garbage")
+	_, ok, err := l.Fence(background, "k", "t")
+	assert.ErrorContains(t, err, "INCR")
+	assert.False(t, ok)
+}
+
+// All of it works on a server that has no scripting, and whatever may be renamed away beside it.
+func TestOldCommandsOnly(t *testing.T) {
+	t.Parallel()
+	_, l, raw := newServer(t, "--rename-command", "EVAL", "", "--rename-command", "EVALSHA", "",
+		"--rename-command", "SCRIPT", "", "--rename-command", "SET", "", "--rename-command", "SETNX", "",
+		"--rename-command", "PEXPIRE", "")
+	raw.do("CONFIG", "RESETSTAT")
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	wake, err := l.Watch(ctx, "k")
+	require.NoError(t, err)
+	isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+	isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+	isRefused(t)(l.Acquire(background, "k", "u", time.Minute))
+	_, ok, err := l.Fence(background, "k", "t")
+	isOK(t)(ok, err)
+	isOK(t)(l.Extend(background, "k", "t", time.Millisecond))
+	require.Eventually(t, func() bool {
+		ok, err := l.Acquire(background, "k", "u", time.Minute)
+		return assert.NoError(t, err) && ok
+	}, patience, time.Millisecond)
+	isRefused(t)(l.Release(background, "k", "t"))
+	isOK(t)(l.Release(background, "k", "u"))
+	<-wake
+	used := regexp.MustCompile(`cmdstat_([^:]+):`).FindAllStringSubmatch(raw.string("INFO", "commandstats"), -1)
+	assert.Greater(t, len(used), 10)
+	for _, m := range used {
+		assert.Contains(t, []string{
+			"multi", "exec", "watch", "time", "setex", "renamenx", "del", "get", "getset", "expire",
+			"incr", "publish", "subscribe", "config|resetstat", "info",
+		}, m[1], "a command that old servers may not have")
+	}
+}
+
+func TestServerErrors(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	raw := newRaw(t, srv.Addr)
+	for name, c := range map[string]struct {
+		spoil, heal []any
+		want        string
+	}{
+		"read-only":     {[]any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}, "READONLY"},
+		"out of memory": {[]any{"CONFIG", "SET", "maxmemory", "1"}, []any{"CONFIG", "SET", "maxmemory", "0"}, "OOM"},
+	} {
+		l := New(newPool(t, srv.Addr))
+		isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+		before := raw.string("GET", "locker:k")
+		raw.do(c.spoil[0].(string), c.spoil[1:]...)
+		for op, run := range operations(l, "k", "t") {
+			if op == "release" && c.want == "OOM" {
+				continue // needs no memory
+			}
+			ok, err := run(background)
+			assert.ErrorContains(t, err, c.want, "%s: %s", name, op)
+			var cause redis.Error
+			assert.ErrorAs(t, err, &cause, "%s: %s", name, op)
+			assert.False(t, ok)
+		}
+		ok, err := l.Acquire(background, "free", "t", time.Minute)
+		assert.ErrorContains(t, err, c.want, name)
+		assert.False(t, ok)
+		if c.want == "READONLY" { // it may lag behind, so what it does not know means nothing
+			for op, run := range operations(l, "unknown", "t") {
+				ok, err := run(background)
+				assert.ErrorContains(t, err, c.want, "%s: %s", name, op)
+				assert.False(t, ok)
+			}
+		}
+		raw.do(c.heal[0].(string), c.heal[1:]...)
+		assert.EqualValues(t, 0, raw.do("EXISTS", "locker:free"), "%s: something was left", name)
+		assert.Equal(t, before, raw.string("GET", "locker:k"), name)
+		isOK(t)(l.Release(background, "k", "t"))
+	}
+}
+
+// A user of the server who may not publish can lock and release.
+func TestNoPublish(t *testing.T) {
+	t.Parallel()
+	srv, l, raw := newServer(t)
+	raw.do("ACL", "SETUSER", "u", "on", ">p", "+@all", "~*", "resetchannels")
+	w, pool := newWire(t, srv.Addr)
+	pool.Dial = withUser(pool.Dial, "u", "p")
+	mute := New(pool)
+	for range 3 {
+		isOK(t)(mute.Acquire(background, "k", "t", time.Minute))
+		isOK(t)(mute.Release(background, "k", "t"))
+		isOK(t)(l.Acquire(background, "k", "t", time.Minute))
+		isOK(t)(l.Release(background, "k", "t"))
+	}
+	assert.Equal(t, 1, strings.Count(strings.Join(w.requests(), "\n"), "PUBLISH"), "it asks again and again")
+	_, err := mute.Watch(background, "k")
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, `redigo: watch "k": `)
+	assert.ErrorContains(t, err, "NOPERM")
+}
+
+func withUser(dial func() (redis.Conn, error), user, password string) func() (redis.Conn, error) {
+	return func() (redis.Conn, error) {
+		conn, err := dial()
+		if err != nil {
+			return nil, err
+		}
+		_, err = conn.Do("AUTH", user, password)
+		return conn, err
+	}
+}
+
+// What is refused within a transaction leaves a connection that can go back to the pool.
+func TestRefusalLeavesConnectionClean(t *testing.T) {
+	t.Parallel()
+	srv, _, raw := newServer(t)
+	w, pool := newWire(t, srv.Addr)
+	pool.MaxActive, pool.MaxIdle = 1, 1
+	l := New(pool)
+	raw.plant("locker:k", "other", time.Minute)
+	for _, run := range operations(l, "k", "t") {
+		isRefused(t)(run(background))
+	}
+	// A watch that is left would be noticed by the next transaction.
+	conn := pool.Get()
+	defer conn.Close()
+	_, err := conn.Do("MULTI")
+	require.NoError(t, err)
+	raw.plant("locker:k", "another", time.Minute)
+	_, err = conn.Do("PING")
+	require.NoError(t, err)
+	reply, err := conn.Do("EXEC")
+	require.NoError(t, err)
+	assert.NotNil(t, reply, "the connection was still watching the key")
+	assert.EqualValues(t, 1, w.dials.Load(), "connections are thrown away")
+}

@@ -1,0 +1,251 @@
+package redigo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/golockers/locker/internal/inflight"
+	"github.com/gomodule/redigo/redis"
+)
+
+// ioTimeout is how long a reply may take.
+const ioTimeout = 3 * time.Second
+
+// session is one operation on one lock, over one connection.
+type session struct {
+	l    *Locker
+	ctx  context.Context
+	conn redis.Conn
+	key  string // on the server
+
+	// near says that the caller leaves this session behind when ctx ends, for the reply to come in its
+	// time. Otherwise the caller waits for it, and the reply must be here by ctx's deadline.
+	near bool
+
+	sent     int64 // when the last request was, by the clock's now
+	watching bool  // the connection has a WATCH
+	waiting  bool  // the connection owes a reply
+}
+
+// operate runs call over a connection from the pool.
+func operate[T any](ctx context.Context, l *Locker, op, key, token string,
+	call func(*session) (T, error)) (T, error) {
+	deadline, near := ctx.Deadline()
+	near = near && time.Until(deadline) < ioTimeout
+	timeout := time.Duration(0) // run inline, the session minds ctx
+	if near {
+		timeout = math.MaxInt64
+	}
+	v, err := inflight.Do(ctx, &l.calls, token, timeout, func() (T, error) {
+		var zero T
+		conn, err := l.borrow(ctx)
+		if err != nil {
+			return zero, err
+		}
+		s := &session{l: l, ctx: ctx, conn: conn, key: l.prefix + key, near: near}
+		defer s.end()
+		return call(s)
+	})
+	if err != nil {
+		return v, wrap(op, key, err)
+	}
+	return v, nil
+}
+
+// ended is ctx's error, also in the moment in which its deadline has passed and its timer has not noticed.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// borrow gets a connection from the pool. It returns when ctx ends, even if the pool's functions do not.
+//
+// That takes a goroutine, which costs half as much as a request on loopback; so it is done without when
+// the pool will not call them: it has idle connections for all that are here at the same time, and they
+// need no test. If it has to dial nevertheless, as somebody else takes one at this very moment or one has
+// reached MaxConnLifetime, the end of ctx waits for the Dial function.
+func (l *Locker) borrow(ctx context.Context) (redis.Conn, error) {
+	p := l.pool
+	if p == nil {
+		return nil, errNilPool
+	}
+	takers := l.takers.Add(1)
+	defer l.takers.Add(-1)
+	untested := p.TestOnBorrow == nil && p.TestOnBorrowContext == nil
+	fresh := p.IdleTimeout == 0 || time.Since(l.start)-time.Duration(l.used.Load()) < p.IdleTimeout/2
+	if untested && fresh && int64(p.IdleCount()) >= takers {
+		return usable(p.GetContext(ctx))
+	}
+	return dialled(ctx, p.GetContext)
+}
+
+// dialled returns what get returns or, when ctx ends before that, ctx's error. A connection that comes later
+// is closed.
+func dialled(ctx context.Context, get func(context.Context) (redis.Conn, error)) (redis.Conn, error) {
+	if ctx.Done() == nil {
+		return usable(get(ctx))
+	}
+	type result struct {
+		conn redis.Conn
+		err  error
+	}
+	results := make(chan result)
+	go func() {
+		conn, err := usable(get(ctx))
+		select {
+		case results <- result{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				conn.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-results:
+		return r.conn, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// usable refuses a connection that knows no timeouts, before anything is sent over it.
+func usable(conn redis.Conn, err error) (redis.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	if conn == nil {
+		return nil, errors.New("the pool's Dial function returned no connection")
+	}
+	if _, err := redis.DoWithTimeout(conn, ioTimeout, ""); err != nil { // sends nothing
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// end gives the connection back to the pool, if it is as it came. If it is not, Close would send UNWATCH
+// and wait for whatever is owed, without a bound: then it is broken first.
+func (s *session) end() {
+	if s.watching || s.waiting {
+		for s.conn.Err() == nil {
+			// A read whose time is over: it takes what was received already, and then fails for good.
+			receive(s.conn, time.Nanosecond)
+		}
+	}
+	s.conn.Close()
+	s.l.used.Store(int64(time.Since(s.l.start)))
+}
+
+func receive(conn redis.Conn, timeout time.Duration) {
+	defer func() { _ = recover() }()
+	_, _ = redis.ReceiveWithTimeout(conn, timeout)
+}
+
+// command is a command's name and its arguments.
+type command []any
+
+// refusal is an error that the server replied to a command.
+type refusal struct {
+	command string
+	cause   redis.Error
+}
+
+func (r *refusal) Error() string { return r.command + ": " + r.cause.Error() }
+
+func (r *refusal) Unwrap() error { return r.cause }
+
+func refuse(command string, cause redis.Error) error {
+	err := &refusal{command, cause}
+	if strings.HasPrefix(string(cause), "WRONGTYPE") {
+		return fmt.Errorf("%w: %w", errForeign, err)
+	}
+	return err
+}
+
+// do sends commands in one write and returns their replies, or the first that is an error.
+func (s *session) do(commands ...command) ([]any, error) {
+	if err := ended(s.ctx); err != nil {
+		return nil, err
+	}
+	s.sent = s.l.clock.now()
+	s.waiting = true
+	for _, c := range commands {
+		if c[0] == "WATCH" {
+			s.watching = true
+		}
+		if err := s.conn.Send(c[0].(string), c[1:]...); err != nil {
+			return nil, err
+		}
+	}
+	timeout := ioTimeout
+	if deadline, ok := s.ctx.Deadline(); ok && !s.near {
+		timeout = max(min(timeout, time.Until(deadline)), time.Nanosecond)
+	}
+	replies, err := replies(s.conn, timeout)
+	if err != nil {
+		return nil, err
+	}
+	s.waiting = false
+	if len(replies) != len(commands) {
+		return nil, fmt.Errorf("%d replies to %d commands", len(replies), len(commands))
+	}
+	last := len(commands) - 1
+	if commands[last][0] == "EXEC" {
+		cause, failed := replies[last].(redis.Error)
+		if !failed || strings.HasPrefix(string(cause), "EXECABORT") {
+			s.watching = false
+		}
+	}
+	for i, c := range commands {
+		if cause, ok := replies[i].(redis.Error); ok {
+			return nil, refuse(c[0].(string), cause)
+		}
+	}
+	return replies, nil
+}
+
+// replies receives what the connection owes. Redigo panics on some replies that no Redis sends.
+func replies(conn redis.Conn, timeout time.Duration) (r []any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("redigo panicked: %v", p)
+		}
+	}()
+	return redis.Values(redis.DoWithTimeout(conn, timeout, ""))
+}
+
+// multi carries out commands as a transaction. Without results it was not, because a watched key has
+// changed.
+func (s *session) multi(commands ...command) (results []any, err error) {
+	all := make([]command, 0, len(commands)+2)
+	all = append(append(append(all, command{"MULTI"}), commands...), command{"EXEC"})
+	replies, err := s.do(all...)
+	if err != nil {
+		return nil, err
+	}
+	switch r := replies[len(all)-1].(type) {
+	case nil:
+		return nil, nil
+	case []any:
+		if len(r) != len(commands) {
+			return nil, fmt.Errorf("EXEC: %d results of %d commands", len(r), len(commands))
+		}
+		for i, c := range commands {
+			if cause, ok := r[i].(redis.Error); ok {
+				return nil, refuse(c[0].(string), cause)
+			}
+		}
+		return r, nil
+	default:
+		return nil, fmt.Errorf("EXEC: unexpected reply %.64q", fmt.Sprint(r))
+	}
+}

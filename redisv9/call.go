@@ -1,0 +1,119 @@
+package redisv9
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/inflight"
+	"github.com/redis/go-redis/v9"
+)
+
+// sending is a token on its way to the server, perhaps more than once: go-redis repeats a request whose reply
+// was lost and does not tell, but it asks for the bytes each time. Once ctx has ended there are none, so that
+// nothing is sent for a caller who has gone.
+type sending struct {
+	ctx   context.Context
+	token string
+	sends int       // how often the token may have left the process
+	first time.Time // when it first did
+	bytes [32]byte  // room for a token of usual length
+
+	answered bool // it was sent once and came back with an answer
+}
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (s *sending) MarshalBinary() ([]byte, error) {
+	if err := s.ctx.Err(); err != nil {
+		return nil, err // as it is: go-redis must not take it for one that passes
+	}
+	if s.sends++; s.sends == 1 {
+		s.first = time.Now()
+	}
+	return append(s.bytes[:0], s.token...), nil
+}
+
+// isOver says that nothing of it is still to come, once the call has returned.
+func (s *sending) isOver() bool { return s.answered || s.sends == 0 }
+
+// String is what hooks that log commands show.
+func (s *sending) String() string { return s.token }
+
+// refused is the error, if any, of an attempt that the last request says was refused. An earlier request
+// that timed out may be waiting before the server yet, and take the lock when it is free.
+func (s *sending) refused(timeout time.Duration) error {
+	if s.sends > 1 && time.Since(s.first) >= timeout {
+		return fmt.Errorf("refused, but the first of %d requests was not answered within %v", s.sends, timeout)
+	}
+	return nil
+}
+
+// call runs an operation for s's token under s's ctx, as [inflight.Do] does, and completes its error.
+func call[T any](l *Locker, s *sending, operation, key string, f func() (T, error)) (T, error) {
+	return callAfter(l, s, operation, key, false, f)
+}
+
+// callInOrder is call behind whatever a caller has left behind for the token.
+func callInOrder[T any](l *Locker, s *sending, operation, key string, f func() (T, error)) (T, error) {
+	return callAfter(l, s, operation, key, true, f)
+}
+
+func callAfter[T any](l *Locker, s *sending, operation, key string, inOrder bool, f func() (T, error)) (T, error) {
+	caller := s.ctx
+	if l.limits.unbounded {
+		var cancel context.CancelFunc
+		s.ctx, cancel = context.WithTimeout(caller, defaultTimeout)
+		defer cancel()
+	}
+	err := l.err
+	if err == nil && inOrder {
+		err = l.calls.Wait(s.ctx, s.token)
+	}
+	if err == nil {
+		var v T
+		if v, err = inflight.Do(s.ctx, &l.calls, s.token, l.limits.inline, f); err == nil {
+			return v, nil
+		}
+	}
+	if s.ctx.Err() != nil && caller.Err() == nil {
+		err = errNoReply
+	}
+	var zero T
+	return zero, fmt.Errorf("redisv9: %s %q: %w", operation, key, err)
+}
+
+var errNoReply = errors.New("no reply within 3 seconds, and the client has no timeout of its own")
+
+// run runs a script with s as its first argument. The second key may be empty: then there is none. A server
+// that does not have the script is sent its text.
+func (l *Locker) run(script script, key1, key2 string, s *sending, args ...any) (any, error) {
+	request := make([]any, 0, 6+len(args))
+	request = append(request, "evalsha", script.hash)
+	if key2 == "" {
+		request = append(request, 1, key1)
+	} else {
+		request = append(request, 2, key1, key2)
+	}
+	request = append(append(request, s), args...)
+	reply, err := l.client.Do(s.ctx, request...).Result()
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		s.sends-- // that one did nothing
+		request[0], request[1] = "eval", script.text
+		reply, err = l.client.Do(s.ctx, request...).Result()
+	}
+	return reply, err
+}
+
+// milliseconds rounds up. The longest time.Duration is 292 years, which Redis can count from any year.
+func milliseconds(ttl time.Duration) (int64, error) {
+	if ttl <= 0 {
+		return 0, locker.ErrInvalidTTL
+	}
+	ms := ttl.Milliseconds()
+	if ttl%time.Millisecond > 0 {
+		ms++
+	}
+	return ms, nil
+}

@@ -1,0 +1,285 @@
+package redisv9_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// inLine is how many wait for the lock of key.
+func inLine(admin redis.UniversalClient, key string) int64 {
+	return admin.ZCard(context.Background(), "!{locker:"+key+"}line").Val()
+}
+
+type turn struct {
+	deadline time.Time
+	err      error
+}
+
+// joins lets a Locker wait for key, and returns once it is in line.
+func joins(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, ctx context.Context, key, token string,
+	ttl time.Duration) <-chan turn {
+	tb.Helper()
+	before := inLine(admin, key)
+	done := make(chan turn, 1)
+	go func() {
+		deadline, err := l.Wait(ctx, key, token, ttl)
+		done <- turn{deadline, err}
+	}()
+	eventually(tb, "it is in line", func() bool { return inLine(admin, key) > before })
+	return done
+}
+
+// isServed fails the test unless a waiter gets the lock, sooner than the minute that the locks of these
+// tests last.
+func isServed(tb testing.TB, done <-chan turn, why string) {
+	tb.Helper()
+	select {
+	case r := <-done:
+		require.NoError(tb, r.err, why)
+		require.True(tb, time.Now().Before(r.deadline), why)
+	case <-time.After(30 * time.Second):
+		tb.Fatalf("not served within 30 seconds: %s", why)
+	}
+}
+
+func acquires(tb testing.TB, l *redisv9.Locker, key, token string, ttl time.Duration) {
+	tb.Helper()
+	ok, err := l.Acquire(context.Background(), key, token, ttl)
+	require.NoError(tb, err)
+	require.True(tb, ok)
+}
+
+func releases(tb testing.TB, l *redisv9.Locker, key, token string) {
+	tb.Helper()
+	ok, err := l.Release(context.Background(), key, token)
+	require.NoError(tb, err)
+	require.True(tb, ok)
+}
+
+// Everybody is served in the order of arrival, whatever the token and whichever process it is.
+func TestInTurnAcrossProcesses(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	lockers := []*redisv9.Locker{}
+	for range 3 {
+		lockers = append(lockers, newLocker(t, &redis.Options{Addr: addr}))
+	}
+	tokens := []string{"plain", " with spaces ", "1 2 3", "a\nb\r\n", "\x00", "\xff\xfe", "%d%%", "{}", "'\"", "ü"}
+	acquires(t, lockers[0], "k", "first", time.Minute)
+	var waiting []<-chan turn
+	for i, token := range tokens {
+		waiting = append(waiting, joins(t, admin, lockers[i%3], t.Context(), "k", token, time.Minute))
+	}
+	before := "first"
+	for i, token := range tokens {
+		releases(t, lockers[(i+1)%3], "k", before)
+		isServed(t, waiting[i], "its turn has come")
+		require.Equal(t, token, admin.Get(t.Context(), "locker:k").Val())
+		before = token
+	}
+	releases(t, lockers[0], "k", before)
+	assert.Empty(t, admin.Keys(t.Context(), "*").Val())
+}
+
+// Taking turns costs two requests: to join the line, and to release.
+func TestRequestsOfTakingTurns(t *testing.T) {
+	const processes, cycles = 4, 400
+	r := handOff(t, testserver.Redis(t).Addr, processes, cycles, time.Millisecond, time.Millisecond)
+	// To get going each process connects and meets the line. On a machine so slow that nobody waits when one
+	// comes, coming costs a request all the same.
+	assert.Less(t, r.requests, int64(2*cycles+processes*20+cycles/2))
+	assert.Greater(t, r.leastShare(), 0.8)
+}
+
+// A waiter whose process is gone is passed over.
+func TestDeadWaiterIsPassedOver(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	a, c := newLocker(t, &redis.Options{Addr: addr}), newLocker(t, &redis.Options{Addr: addr})
+	dying := redis.NewClient(&redis.Options{Addr: addr})
+	acquires(t, a, "k", "a", time.Minute)
+	dead := joins(t, admin, redisv9.New(dying), t.Context(), "k", "b", time.Minute)
+	alive := joins(t, admin, c, t.Context(), "k", "c", time.Minute)
+	require.NoError(t, dying.Close())
+	require.ErrorIs(t, (<-dead).err, redis.ErrClosed)
+	require.EqualValues(t, 2, inLine(admin, "k"), "it could not leave")
+	eventually(t, "its connection is gone", func() bool { return subscribers(t, admin) == 1 })
+	releases(t, a, "k", "a")
+	isServed(t, alive, "the one before it is gone")
+	assert.Zero(t, inLine(admin, "k"))
+}
+
+// In a Cluster nobody can know that a process is gone: its waiter costs the others its ttl.
+func TestDeadWaiterInCluster(t *testing.T) {
+	nodes := testserver.RedisCluster(t, 3)
+	admin := newCluster(t, nodes)
+	a, c := redisv9.New(newCluster(t, nodes)), redisv9.New(newCluster(t, nodes))
+	dying := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes})
+	acquires(t, a, "k", "a", time.Minute)
+	dead := joins(t, admin, redisv9.New(dying), t.Context(), "k", "b", time.Second)
+	alive := joins(t, admin, c, t.Context(), "k", "c", time.Minute)
+	require.NoError(t, dying.Close())
+	require.Error(t, (<-dead).err)
+	start := time.Now()
+	releases(t, a, "k", "a")
+	isServed(t, alive, "the ttl of the one before it has passed")
+	assert.Less(t, time.Since(start), 9*time.Second, "it was told when to look, or it would in ten seconds")
+}
+
+// The lock of a holder that vanished goes to the first in line, not to who asks at the right moment.
+func TestLineIsNotPassed(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l := newLocker(t, &redis.Options{Addr: addr})
+	for i := range 5 {
+		key := fmt.Sprint("k", i)
+		acquires(t, l, key, "vanishes", 300*time.Millisecond)
+		first := joins(t, admin, l, t.Context(), key, "first", time.Minute)
+		second := joins(t, admin, l, t.Context(), key, "second", time.Minute)
+		for admin.Get(t.Context(), "locker:"+key).Val() != "first" {
+			ok, err := l.Acquire(t.Context(), key, "pusher", time.Minute)
+			require.NoError(t, err)
+			require.False(t, ok)
+		}
+		isServed(t, first, "the holder's ttl has passed")
+		releases(t, l, key, "first")
+		isServed(t, second, "the first has released")
+	}
+}
+
+// What is published while a connection is down is lost: who waited asks again.
+func TestWaitOverCutConnection(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l := newLocker(t, &redis.Options{Addr: addr})
+	for i := range 10 {
+		token := fmt.Sprint("t", i)
+		acquires(t, l, "k", "holder", time.Minute)
+		waiting := joins(t, admin, l, t.Context(), "k", token, time.Minute)
+		require.NoError(t, admin.ClientKillByFilter(t.Context(), "type", "pubsub").Err())
+		time.Sleep(time.Duration(i) * time.Millisecond) // before, while or after it connects again
+		releases(t, l, "k", "holder")
+		isServed(t, waiting, "the connection broke and came back")
+		releases(t, l, "k", token)
+	}
+}
+
+// A lock may disappear without a word, by an operator's hand for instance, and the line with it.
+func TestWaitOverFlush(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l := newLocker(t, &redis.Options{Addr: addr})
+	acquires(t, l, "k", "holder", time.Hour)
+	waiting := joins(t, admin, l, t.Context(), "k", "t", time.Minute)
+	require.NoError(t, admin.FlushAll(t.Context()).Err())
+	isServed(t, waiting, "it looks every ten seconds")
+}
+
+// pausing holds up one script on its way to the server.
+type pausing struct {
+	next            atomic.Bool // the next one
+	reached, resume chan struct{}
+}
+
+func (p *pausing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *pausing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" && p.next.CompareAndSwap(true, false) {
+			close(p.reached)
+			<-p.resume
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (p *pausing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A grant counts for nothing when the server, asked after it, says that the lock is another's: it lost its data.
+func TestGrantThatTheServerLost(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin, client := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	p := &pausing{reached: make(chan struct{}), resume: make(chan struct{})}
+	client.AddHook(p)
+	l, other := redisv9.New(client), newLocker(t, &redis.Options{Addr: addr})
+	key, t1, t2 := names(t)
+	acquires(t, other, key, t1, time.Minute)
+	done := joins(t, admin, l, ctx, key, t2, time.Minute)
+	live := func() bool { return len(admin.PubSubChannels(ctx, "!wait:*").Val()) == 1 }
+	eventually(t, "it is subscribed", live)
+
+	p.next.Store(true)
+	require.NoError(t, admin.ClientKillByFilter(ctx, "type", "pubsub").Err())
+	<-p.reached // it asks after its place, and does not get further
+	eventually(t, "it is subscribed again", live)
+	woken, err := l.Watch(ctx, key) // on the same connection as the grant, and told after it
+	require.NoError(t, err)
+	releases(t, other, key, t1)
+	require.Equal(t, t2, admin.Get(ctx, "locker:"+key).Val(), "it was granted the lock")
+	isWoken(t, woken, "the lock was released")
+	require.NoError(t, admin.FlushAll(ctx).Err())
+	acquires(t, other, key, t1, time.Minute)
+	close(p.resume)
+	eventually(t, "it is in line again", func() bool { return inLine(admin, key) == 1 })
+	select {
+	case <-done:
+		t.Fatal("it was told that it holds the lock")
+	case <-time.After(200 * time.Millisecond): // had it taken the grant, that would have been at once
+	}
+	releases(t, other, key, t1)
+	isServed(t, done, "the lock was released")
+	require.Equal(t, t2, admin.Get(ctx, "locker:"+key).Val(), "it has the lock")
+}
+
+// Waiters that come and go leave nothing behind, in the process or on the server, and nobody else is kept
+// from the lock.
+func TestWaitStorm(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	var lockers []*redisv9.Locker
+	for range 3 {
+		lockers = append(lockers, newLocker(t, &redis.Options{Addr: addr}))
+		redisv9.SetLinger(lockers[len(lockers)-1], 2*time.Second)
+	}
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			for n := range 20 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*n%40)*time.Millisecond)
+				lease, err := locker.Lock(ctx, lockers[i%3], "k", time.Minute)
+				if err == nil {
+					err = lease.Unlock(ctx)
+				} else if ctx.Err() != nil {
+					err = nil
+				}
+				assert.NoError(t, err)
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "nobody leaves any more", func() bool {
+		return !slices.ContainsFunc(lockers, func(l *redisv9.Locker) bool { return redisv9.GivingUp(l) > 0 })
+	})
+	eventually(t, "the server is empty", func() bool { return len(admin.Keys(t.Context(), "*").Val()) == 0 })
+	eventually(t, "nobody listens", func() bool {
+		return subscribers(t, admin) == 0 &&
+			!slices.ContainsFunc(lockers, func(l *redisv9.Locker) bool { return redisv9.Feeds(l) > 0 })
+	})
+}

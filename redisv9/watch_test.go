@@ -1,0 +1,279 @@
+package redisv9_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// subscribers is how many connections of a server have subscribed to something.
+func subscribers(tb testing.TB, admin *redis.Client) int {
+	list, err := admin.Do(context.Background(), "client", "list", "type", "pubsub").Text()
+	require.NoError(tb, err)
+	return strings.Count(list, "id=")
+}
+
+// isWoken fails the test unless a wake-up comes.
+func isWoken(tb testing.TB, woken <-chan struct{}, why string) {
+	tb.Helper()
+	select {
+	case <-woken:
+	case <-time.After(30 * time.Second):
+		tb.Fatalf("not woken within 30 seconds: %s", why)
+	}
+}
+
+// release takes the lock of key and releases it.
+func release(tb testing.TB, l *redisv9.Locker, key string) {
+	tb.Helper()
+	ok, err := l.Acquire(context.Background(), key, "releaser", time.Minute)
+	require.NoError(tb, err)
+	require.True(tb, ok)
+	ok, err = l.Release(context.Background(), key, "releaser")
+	require.NoError(tb, err)
+	require.True(tb, ok)
+}
+
+// All watchers share a connection, which is closed some time after the last has gone; a key without
+// watchers is not subscribed to.
+func TestWatchOnOneConnection(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	client, admin := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	l := redisv9.New(client)
+	redisv9.SetLinger(l, 3*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	woken := map[string]<-chan struct{}{}
+	for i := range 100 {
+		key := fmt.Sprint("k", i)
+		var err error
+		woken[key], err = l.Watch(ctx, key)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 1, subscribers(t, admin))
+	for key, woken := range woken {
+		release(t, l, key)
+		isWoken(t, woken, "its lock was released")
+	}
+	cancel()
+	eventually(t, "no key is subscribed to", func() bool { return len(admin.PubSubChannels(t.Context(), "*").Val()) == 0 })
+	assert.Zero(t, redisv9.Channels(l))
+	eventually(t, "the connection is closed", func() bool {
+		return subscribers(t, admin) == 0 && redisv9.Feeds(l) == 0
+	})
+
+	again, err := l.Watch(t.Context(), "k0")
+	require.NoError(t, err)
+	release(t, l, "k0")
+	isWoken(t, again, "after the connection was closed and opened anew")
+}
+
+// A watcher whose place is taken at once by the next costs no request.
+func TestWatchAgainIsFree(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	l, admin := newLocker(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	watch := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err := l.Watch(ctx, "k")
+		require.NoError(t, err)
+	}
+	watch()
+	before := reads(t, admin)
+	for range 1000 {
+		watch()
+	}
+	// At most a few requests, however slow the machine: one to unsubscribe and one to subscribe a second.
+	assert.Less(t, reads(t, admin)-before, int64(500))
+}
+
+// A Ring's shards are servers that know nothing of each other.
+func TestWatchOnRing(t *testing.T) {
+	servers := []*testserver.Server{testserver.Redis(t), testserver.Redis(t), testserver.Redis(t)}
+	shards := map[string]string{}
+	for i, s := range servers {
+		shards[fmt.Sprint("shard", i)] = s.Addr
+	}
+	watching, releasing := redisv9.New(newRing(t, shards)), redisv9.New(newRing(t, shards))
+	for i := range 40 {
+		key := fmt.Sprint("k", i)
+		woken, err := watching.Watch(t.Context(), key)
+		require.NoError(t, err)
+		release(t, releasing, key)
+		isWoken(t, woken, "its lock was released on whichever shard it is")
+	}
+	assert.Equal(t, 3, redisv9.Feeds(watching))
+
+	servers[0].Stop() // the others' keys do not mind, nor do the keys that move to them
+	for i := range 40 {
+		key := fmt.Sprint("after", i)
+		woken, err := watching.Watch(t.Context(), key)
+		require.NoError(t, err)
+		eventually(t, "the key's shard is up", func() bool {
+			ok, err := releasing.Acquire(t.Context(), key, "releaser", time.Minute)
+			return ok && err == nil
+		})
+		ok, err := releasing.Release(t.Context(), key, "releaser")
+		require.NoError(t, err)
+		require.True(t, ok)
+		isWoken(t, woken, "its lock was released on a shard that is up")
+	}
+}
+
+// A server that restarts takes the subscriptions with it: watchers are told, and hear of what is released
+// afterwards.
+func TestWatchOverRestart(t *testing.T) {
+	srv := testserver.Redis(t)
+	l := newLocker(t, &redis.Options{Addr: srv.Addr})
+	woken, err := l.Watch(t.Context(), "k")
+	require.NoError(t, err)
+	srv.Restart()
+	isWoken(t, woken, "the connection broke")
+	admin := newClient(t, &redis.Options{Addr: srv.Addr})
+	eventually(t, "it has subscribed again", func() bool { return subscribers(t, admin) == 1 })
+	eventually(t, "a release wakes it", func() bool {
+		release(t, l, "k")
+		select {
+		case <-woken:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// A connection that is silently dead is noticed by pings.
+func TestWatchOnDeadConnection(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	l := newLocker(t, &redis.Options{Addr: srv.Addr, ReadTimeout: time.Second})
+	woken, err := l.Watch(t.Context(), "k")
+	require.NoError(t, err)
+	srv.Pause()
+	defer srv.Continue()
+	isWoken(t, woken, "the server has not answered a ping")
+}
+
+// What listens does not go on connecting when nobody has waited for a while.
+func TestEndsWithoutServer(t *testing.T) {
+	srv := testserver.Redis(t)
+	l := newLocker(t, &redis.Options{Addr: srv.Addr})
+	redisv9.SetLinger(l, 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	woken, err := l.Watch(ctx, "k")
+	require.NoError(t, err)
+	srv.Stop()
+	isWoken(t, woken, "the connection broke")
+	cancel()
+	eventually(t, "nothing is left", func() bool { return redisv9.Feeds(l) == 0 && redisv9.Channels(l) == 0 })
+}
+
+// A closed client is an error, and ends what listens on it.
+func TestClosedClient(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
+	l := redisv9.New(client)
+	woken, err := l.Watch(t.Context(), "k")
+	require.NoError(t, err)
+	require.NoError(t, client.Close())
+	isWoken(t, woken, "the connection broke")
+	eventually(t, "nothing is left", func() bool { return redisv9.Feeds(l) == 0 })
+	for name, operation := range operations(l) {
+		assert.ErrorIs(t, operation(t.Context(), "k", "t"), redis.ErrClosed, name)
+	}
+	assert.Zero(t, redisv9.Feeds(l))
+}
+
+func TestNilClient(t *testing.T) {
+	for name, client := range map[string]redis.UniversalClient{
+		"nil": nil, "Client": (*redis.Client)(nil), "Ring": (*redis.Ring)(nil), "ClusterClient": (*redis.ClusterClient)(nil),
+	} {
+		for operation, f := range operations(redisv9.New(client)) {
+			assert.ErrorContains(t, f(t.Context(), "k", "t"),
+				fmt.Sprintf("redisv9: %s %q: the client is nil", operation, "k"), name)
+		}
+	}
+}
+
+// Who may not subscribe can lock all the same, by asking again and again.
+func TestNotAllowedToSubscribe(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands",
+		"resetchannels").Err())
+	l := newLocker(t, &redis.Options{Addr: addr, Username: "limited", Password: "secret"})
+	key, t1, t2 := names(t)
+	ok, err := l.Acquire(ctx, key, t1, time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	_, err = l.Watch(ctx, key)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = l.Wait(ctx, key, t2, time.Minute)
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	eventually(t, "it has left the line", func() bool { return admin.Exists(ctx, "!{locker:"+key+"}line").Val() == 0 })
+	ok, err = l.Release(ctx, key, t1)
+	require.NoError(t, err)
+	require.True(t, ok)
+	assert.Zero(t, admin.Exists(ctx, "locker:"+key).Val())
+}
+
+// A channel that the user may not have does not concern those who listen to others: not those that he has,
+// nor those that come later, nor, when the connection broke, those that are subscribed to anew. And nobody
+// connects again and again because of it.
+func TestOneChannelNotAllowed(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands",
+		"resetchannels", "&locker:mine*").Err())
+	l := newLocker(t, &redis.Options{Addr: addr, Username: "limited", Password: "secret"})
+	before, err := l.Watch(ctx, "mine1")
+	require.NoError(t, err)
+	connections := info(t, admin, "stats", "total_connections_received")
+	refused := func() {
+		for range 3 {
+			acquires(t, l, "mine1", "t1", time.Minute)
+			_, err := l.Wait(ctx, "mine1", "t2", time.Minute) // which takes a channel of the Locker's own
+			assert.ErrorIs(t, err, errors.ErrUnsupported)
+			eventually(t, "it has left the line", func() bool { return inLine(admin, "mine1") == 0 })
+			releases(t, l, "mine1", "t1")
+			_, err = l.Watch(ctx, "theirs")
+			assert.ErrorIs(t, err, errors.ErrUnsupported)
+			isWoken(t, before, "its lock was released")
+		}
+	}
+	refused()
+	after, err := l.Watch(ctx, "mine2")
+	require.NoError(t, err)
+	release(t, l, "mine2")
+	isWoken(t, after, "its lock was released")
+	assert.Zero(t, redisv9.GivingUp(l))
+	// Concurrent calls may have needed a few connections of the client's pool.
+	assert.Less(t, info(t, admin, "stats", "total_connections_received")-connections, int64(5))
+
+	require.NoError(t, admin.ClientKillByFilter(ctx, "type", "pubsub").Err())
+	isWoken(t, before, "the connection broke")
+	eventually(t, "all that may be had is subscribed to anew", func() bool {
+		return len(admin.PubSubChannels(ctx, "locker:mine*").Val()) == 2
+	})
+	refused()
+	release(t, l, "mine2")
+	isWoken(t, after, "its lock was released")
+
+	// What is allowed later is had by those who ask later.
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "allchannels").Err())
+	_, err = l.Watch(ctx, "theirs")
+	assert.NoError(t, err)
+	acquires(t, l, "mine1", "t1", time.Minute)
+	done := joins(t, admin, l, ctx, "mine1", "t2", time.Minute)
+	releases(t, l, "mine1", "t1")
+	isServed(t, done, "the lock was released")
+}

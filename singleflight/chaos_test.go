@@ -1,0 +1,153 @@
+package singleflight_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gomemcache "github.com/bradfitz/gomemcache/memcache"
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/memcache"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/redigo"
+	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/singleflight"
+	redigoclient "github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// chaosTime is for how long each storm blows: make chaos sets LOCKER_CHAOS to 10m.
+func chaosTime(t *testing.T) time.Duration {
+	s := os.Getenv("LOCKER_CHAOS")
+	if s == "" {
+		return 2 * time.Second
+	}
+	d, err := time.ParseDuration(s)
+	require.NoError(t, err)
+	return d
+}
+
+// A storm of random cancellations on real backends: no grant is lost, there are never two holders, and
+// nothing is left in the end.
+func TestLockerChaos(t *testing.T) {
+	inProcess := memory.New()
+	for name, process := range map[string]func(tb testing.TB) func() locker.Locker{
+		"memory": func(testing.TB) func() locker.Locker { return func() locker.Locker { return inProcess } },
+		"redisv9": func(tb testing.TB) func() locker.Locker {
+			addr := testserver.Redis(tb).Addr
+			return func() locker.Locker {
+				client := redis.NewClient(&redis.Options{Addr: addr})
+				tb.Cleanup(func() { _ = client.Close() })
+				return redisv9.New(client)
+			}
+		},
+		"redigo": func(tb testing.TB) func() locker.Locker {
+			addr := testserver.Redis(tb).Addr
+			return func() locker.Locker {
+				pool := &redigoclient.Pool{MaxIdle: 10, Dial: func() (redigoclient.Conn, error) {
+					return redigoclient.Dial("tcp", addr)
+				}}
+				tb.Cleanup(func() { _ = pool.Close() })
+				return redigo.New(pool)
+			}
+		},
+		"memcache": func(tb testing.TB) func() locker.Locker {
+			addr := testserver.Memcached(tb).Addr
+			return func() locker.Locker {
+				client := gomemcache.New(addr)
+				client.MaxIdleConns = 10
+				client.Timeout = 3 * time.Second
+				tb.Cleanup(func() { _ = client.Close() })
+				return memcache.New(client)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			storm(t, process(t), chaosTime(t))
+		})
+	}
+}
+
+func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
+	const processes, goroutines, ttl = 4, 8, 10 * time.Second
+	label := pprof.Labels("storm", t.Name())
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	var inside, served, gaveUp, waits atomic.Int64
+	var lockers []*singleflight.Locker
+	var wg sync.WaitGroup
+	for range processes {
+		l := singleflight.NewLocker(process(), singleflight.WithMaxTenure(5*time.Millisecond))
+		lockers = append(lockers, l)
+		for i := range goroutines {
+			patient := i == 0 // is never cancelled, so it must be served, however much the others are
+			wg.Go(func() {
+				pprof.Do(context.Background(), label, func(labelled context.Context) {
+					for ctx.Err() == nil {
+						ctx, cancel := context.WithTimeout(labelled, rand.N(20*time.Millisecond))
+						if patient {
+							cancel()
+							ctx, cancel = context.WithTimeout(labelled, time.Minute)
+						}
+						start := time.Now()
+						lease, err := locker.Lock(ctx, l, "k", ttl)
+						if err != nil {
+							assert.ErrorIs(t, err, context.DeadlineExceeded)
+							assert.False(t, patient, "a grant was lost: %v", err)
+							gaveUp.Add(1)
+							cancel()
+							continue
+						}
+						if patient {
+							waits.Store(max(waits.Load(), int64(time.Since(start))))
+						}
+						assert.EqualValues(t, 1, inside.Add(1), "two holders")
+						time.Sleep(rand.N(time.Millisecond))
+						inside.Add(-1)
+						if rand.IntN(2) == 0 {
+							cancel()
+						}
+						assert.NoError(t, lease.Unlock(ctx))
+						cancel()
+						served.Add(1)
+					}
+				})
+			})
+		}
+	}
+	wg.Wait()
+	t.Logf("%d served, %d gave up, the longest wait of one who could not be cancelled was %v",
+		served.Load(), gaveUp.Load(), time.Duration(waits.Load()).Round(time.Millisecond))
+	assert.Positive(t, served.Load())
+	assert.Positive(t, gaveUp.Load())
+
+	assert.Eventually(t, func() bool {
+		for _, l := range lockers {
+			if singleflight.Waiting(l) > 0 {
+				return false
+			}
+		}
+		return true
+	}, 30*time.Second, 10*time.Millisecond, "a line is left")
+	assert.Eventually(t, func() bool {
+		var goroutines strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&goroutines, 1)
+		return !strings.Contains(goroutines.String(), `"storm":"`+t.Name()+`"`)
+	}, 30*time.Second, 100*time.Millisecond, "a goroutine is left")
+
+	last, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	lease, err := locker.Lock(last, lockers[0], "k", ttl)
+	require.NoError(t, err, "a grant was lost")
+	assert.NoError(t, lease.Unlock(last))
+}

@@ -1,0 +1,206 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/golockers/locker"
+)
+
+// A source that takes longer than the lock's ttl: the lock is kept alive, and there is still one load.
+func TestLoadLongerThanTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p, q := b.process(), b.process()
+		first := NewLoader(p.locker(), p.cache(), p.slowly(25*time.Second, "fresh"), WithLockTTL(10*time.Second))
+		second := NewLoader(q.locker(), q.cache(), q.slowly(0, "must not load"), WithLockTTL(10*time.Second))
+		a := goLoad(t.Context(), first, "k")
+		synctest.Wait()
+		require.Equal(t, loaded{"fresh", nil, 25 * time.Second}, <-goLoad(t.Context(), second, "k"))
+		require.Equal(t, "fresh", (<-a).v)
+		requireIdle(t, first, b, "k")
+	})
+}
+
+// A source that never returns: others in the fleet go on when it may not hold the lock any longer, and so do
+// later callers in its own process, even while somebody still waits for it.
+func TestLoadNeverReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p, q := b.process(), b.process()
+		var calls atomic.Int32
+		release := make(chan struct{})
+		opts := []LoaderOption{WithLockTTL(3 * time.Second), WithMaxHold(10 * time.Second), WithMaxWait(time.Hour)}
+		first := NewLoader(p.locker(), p.addCache(), func(context.Context, string) (string, error) {
+			if calls.Add(1) == 1 {
+				<-release
+				return "late", nil
+			}
+			return "fresh", nil
+		}, opts...)
+		second := NewLoader(q.locker(), q.addCache(), q.slowly(time.Second, "fresh"), opts...)
+		stuck := goLoad(context.Background(), first, "k")
+		synctest.Wait()
+
+		elsewhere := <-goLoad(t.Context(), second, "k")
+		require.NoError(t, elsewhere.err)
+		require.Equal(t, "fresh", elsewhere.v)
+		require.Greater(t, elsewhere.took, 10*time.Second)
+		require.Less(t, elsewhere.took, 13*time.Second+2*safetyPoll)
+
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), first, "k"))
+		b.remove("k")
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), first, "k"), "a second call of the source")
+		close(release)
+		require.Equal(t, "late", (<-stuck).v)
+		stored, _ := b.get("k")
+		require.Equal(t, "fresh", stored)
+		requireIdle(t, first, b, "k")
+	})
+}
+
+// The lock is lost while the source is at work: the value goes to the callers, and is stored only where
+// there is none; a successor keeps its lock.
+func TestLoadLosesTheLock(t *testing.T) {
+	for _, how := range []struct {
+		name   string
+		extend func(context.Context) (bool, error)
+	}{
+		{"refused", func(context.Context) (bool, error) { return false, nil }},
+		{"backend down", func(context.Context) (bool, error) { return false, errors.New("down") }},
+		{"backend hangs", hang},
+	} {
+		for _, successor := range []bool{false, true} {
+			for _, adder := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, successor %t, adder %t", how.name, successor, adder), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						b := newBackend()
+						p := b.process()
+						p.onExtend = how.extend
+						if how.name == "backend hangs" {
+							p.onRelease = hang // which the callers do not wait for
+						}
+						cache := p.cache()
+						if adder {
+							cache = p.addCache()
+						}
+						l := NewLoader(p.locker(), cache, p.slowly(5*time.Second, "old"), WithLockTTL(time.Second))
+						c := goLoad(t.Context(), l, "k")
+						time.Sleep(2 * time.Second)
+						var lease *locker.Lease
+						if successor {
+							var err error
+							lease, err = locker.TryLock(t.Context(), b.locks, "k", time.Minute)
+							require.NoError(t, err)
+							b.set("k", "the successor's")
+						}
+						require.Equal(t, loaded{"old", nil, 5 * time.Second}, <-c)
+						synctest.Wait()
+						require.Zero(t, p.count("set"))
+						stored, _ := b.get("k")
+						switch {
+						case successor:
+							require.Equal(t, "the successor's", stored)
+							require.NoError(t, lease.Unlock(t.Context()), "it still holds its lock")
+						case adder:
+							require.Equal(t, "old", stored)
+						default:
+							require.Empty(t, stored)
+						}
+						requireIdle(t, l, b, "k")
+						time.Sleep(time.Minute)
+					})
+				})
+			}
+		}
+	}
+}
+
+func hang(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+
+// The source took longer than the lock may be held, and nobody came after it.
+func TestLoadLongerThanMaxHold(t *testing.T) {
+	for _, adder := range []bool{false, true} {
+		t.Run(fmt.Sprintf("adder %t", adder), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p := b.process()
+				cache := p.cache()
+				if adder {
+					cache = p.addCache()
+				}
+				l := NewLoader(p.locker(), cache, p.slowly(20*time.Second, "late"),
+					WithLockTTL(time.Second), WithMaxHold(10*time.Second))
+				require.Equal(t, loaded{"late", nil, 20 * time.Second}, <-goLoad(t.Context(), l, "k"))
+				require.Zero(t, p.count("set"))
+				if adder {
+					require.Equal(t, 1, p.count("add"))
+				}
+				l.store(t.Context(), "k", "too late", set, time.Now())
+				require.Zero(t, p.count("set"))
+				requireIdle(t, l, b, "k")
+			})
+		})
+	}
+}
+
+// Neither a failing Set nor a failing release takes the value from the callers, and each ends in time.
+func TestLoadCannotStoreOrRelease(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		set     func(context.Context) error
+		release func(context.Context) (bool, error)
+		within  time.Duration
+	}{
+		{"set fails", func(context.Context) error { return errors.New("full") }, nil, 0},
+		{"set hangs", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil, answerTime},
+		{"release fails", nil, func(context.Context) (bool, error) { return false, errors.New("down") }, 0},
+		{"release refused", nil, func(context.Context) (bool, error) { return false, nil }, 0},
+		{"release hangs", nil, hang, 5 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p := b.process()
+				p.onSet, p.onRelease = tc.set, tc.release
+				l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
+				got := <-goLoad(t.Context(), l, "k")
+				require.NoError(t, got.err)
+				require.Equal(t, "fresh", got.v)
+				require.LessOrEqual(t, got.took, tc.within)
+				if tc.set != nil {
+					requireIdle(t, l, b, "k")
+				}
+			})
+		})
+	}
+}
+
+// Set begins while the lock is held, or not at all, and is cut off when that may end.
+func TestLoadSetEndsWithTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		start := time.Now()
+		var cut time.Duration
+		p.onSet = func(ctx context.Context) error {
+			<-ctx.Done()
+			cut = time.Since(start)
+			return ctx.Err()
+		}
+		p.onExtend = func(context.Context) (bool, error) { return false, errors.New("down") }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(900*time.Millisecond, "fresh"), WithLockTTL(time.Second))
+		got := <-goLoad(t.Context(), l, "k")
+		require.NoError(t, got.err)
+		require.Equal(t, "fresh", got.v)
+		require.Equal(t, time.Second, cut)
+		requireIdle(t, l, b, "k")
+	})
+}

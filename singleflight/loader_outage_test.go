@@ -1,0 +1,389 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/golockers/locker"
+)
+
+var errDown = errors.New("connection refused")
+
+// The backend of the locks is down: loads go on without, one at a time for a key, and it is left alone for a while.
+func TestLoadLockDown(t *testing.T) {
+	for _, adder := range []bool{false, true} {
+		t.Run("adder "+strconv.FormatBool(adder), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p := b.process()
+				var down atomic.Bool
+				down.Store(true)
+				p.onAcquire = func(context.Context, string) error {
+					if down.Load() {
+						return errDown
+					}
+					return nil
+				}
+				cache, storing := p.cache(), "set"
+				if adder {
+					cache, storing = p.addCache(), "add"
+				}
+				l := NewLoader(p.locker(), cache, p.slowly(100*time.Millisecond, "fresh"))
+				var cs []<-chan loaded
+				for range 50 {
+					cs = append(cs, goLoad(t.Context(), l, "k"))
+				}
+				for _, c := range cs {
+					require.Equal(t, loaded{"fresh", nil, 100 * time.Millisecond}, <-c)
+				}
+				require.Equal(t, 1, p.count("source"))
+				require.Equal(t, 1, p.count("acquire"))
+				require.Equal(t, 1, p.count(storing), "the value is cached all the same")
+
+				for i := range 50 { // five seconds, many keys
+					_, err := l.Load(t.Context(), strconv.Itoa(i))
+					require.NoError(t, err)
+				}
+				require.LessOrEqual(t, p.count("acquire"), 7, "one attempt a second or so")
+				require.GreaterOrEqual(t, p.count("acquire"), 5, "the backend is tried again")
+
+				down.Store(false)
+				time.Sleep(coolDown)
+				p.reset()
+				for i := range 3 {
+					_, err := l.Load(t.Context(), "up again "+strconv.Itoa(i))
+					require.NoError(t, err)
+				}
+				require.Equal(t, 3, p.count("acquire"))
+				require.Equal(t, 3, p.count("set"))
+				time.Sleep(time.Minute) // until the clean-ups of failed attempts have given up
+				requireIdle(t, l, b, "k")
+			})
+		})
+	}
+}
+
+// The backend hangs: the first caller for a key pays for it, and no more than answerTime.
+func TestLoadLockHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onAcquire = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
+		require.Equal(t, loaded{"fresh", nil, answerTime}, <-goLoad(t.Context(), l, "k"))
+		b.remove("k")
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		require.Equal(t, loaded{"fresh", nil, answerTime}, <-goLoad(t.Context(), l, "k2"))
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k3"), "two keys, so it is the backend")
+		time.Sleep(coolDown)
+		tries, goesOn := goLoad(t.Context(), l, "k4"), goLoad(t.Context(), l, "k5")
+		a, c := <-tries, <-goesOn
+		require.Equal(t, answerTime, a.took+c.took, "one of them tries again")
+		time.Sleep(time.Minute)
+	})
+}
+
+// A load without the lock stores nothing after Forget either.
+func TestLoadLockDownForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onAcquire = func(context.Context, string) error { return errDown }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "read before"))
+		c := goLoad(t.Context(), l, "k")
+		synctest.Wait()
+		l.Forget("k")
+		require.Equal(t, loaded{"read before", nil, time.Second}, <-c)
+		require.Zero(t, p.count("set"))
+		time.Sleep(time.Minute)
+		requireIdle(t, l, b, "k")
+	})
+}
+
+// The backend is killed while a load is under way: all callers get a value, and each process loads once
+// more at most.
+func TestLoadLockKilledInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const processes = 8
+		b := newBackend()
+		var down atomic.Bool
+		var sources atomic.Int32
+		var cs []<-chan loaded
+		broken := make(chan struct{})
+		for range processes {
+			p := b.process()
+			p.onAcquire = func(context.Context, string) error {
+				if down.Load() {
+					return errDown
+				}
+				return nil
+			}
+			p.onExtend = func(context.Context) (bool, error) { return false, errDown }
+			p.onRelease = p.onExtend
+			p.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+				c := make(chan struct{}, 1)
+				context.AfterFunc(ctx, func() {})
+				go func() { <-broken; c <- struct{}{} }()
+				return c, nil
+			}
+			p.onGet = func(context.Context, string) error {
+				if down.Load() {
+					return errDown
+				}
+				return nil
+			}
+			p.onSet = func(context.Context) error { return errDown }
+			l := NewLoader(p.locker(), p.cache(), func(context.Context, string) (string, error) {
+				sources.Add(1)
+				time.Sleep(time.Second)
+				return "fresh", nil
+			})
+			for range 50 {
+				cs = append(cs, goLoad(t.Context(), l, "k"))
+			}
+		}
+		time.Sleep(500 * time.Millisecond)
+		require.EqualValues(t, 1, sources.Load())
+		down.Store(true)
+		close(broken)
+		for _, c := range cs {
+			got := <-c
+			require.NoError(t, got.err)
+			require.Equal(t, "fresh", got.v)
+			require.LessOrEqual(t, got.took, 1500*time.Millisecond)
+		}
+		require.LessOrEqual(t, sources.Load(), int32(processes))
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestLoadFailClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onAcquire = func(context.Context, string) error { return errDown }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "must not load"), WithFailClosed())
+		for range 2 { // the second within the cool-down
+			_, err := l.Load(t.Context(), "k")
+			require.ErrorIs(t, err, errDown)
+			require.ErrorContains(t, err, `singleflight: load "k": `)
+			require.ErrorContains(t, err, `locker: try lock "k": `)
+		}
+		require.Equal(t, 1, p.count("acquire"))
+
+		q := b.process()
+		q.onGet = func(context.Context, string) error { return errDown }
+		l = NewLoader(q.locker(), q.cache(), q.slowly(0, "must not load"), WithFailClosed())
+		v, err := l.Load(t.Context(), "k")
+		require.ErrorIs(t, err, errDown)
+		require.EqualError(t, err, `singleflight: load "k": read the cache: connection refused`)
+		_, err = l.Load(t.Context(), "k")
+		require.EqualError(t, err, `singleflight: load "k": not asked so soon after it failed: read the cache: connection refused`)
+		require.Empty(t, v, "what comes with an error is not a value")
+		require.Zero(t, p.count("source")+q.count("source"))
+
+		// The cache fails when it is read under the lock: that is released.
+		r := b.process()
+		r.onGet = func(context.Context, string) error {
+			if r.count("get") == 2 {
+				return errDown
+			}
+			return nil
+		}
+		l = NewLoader(r.locker(), r.cache(), r.slowly(0, "must not load"), WithFailClosed())
+		_, err = l.Load(t.Context(), "k2")
+		require.ErrorIs(t, err, errDown)
+		require.Equal(t, []string{"get", "acquire", "get", "release"}, r.all())
+		time.Sleep(time.Minute)
+		requireIdle(t, l, b, "k2")
+
+		// The errors of the source and of others holding the lock are no faults of a backend.
+		s := b.process()
+		cause := errors.New("not found")
+		l = NewLoader(s.locker(), s.cache(), func(context.Context, string) (string, error) { return "", cause },
+			WithFailClosed())
+		lease, err := locker.TryLock(t.Context(), b.locks, "k3", time.Minute)
+		require.NoError(t, err)
+		time.AfterFunc(time.Second, func() { lease.Unlock(context.Background()) })
+		got := <-goLoad(t.Context(), l, "k3")
+		require.Equal(t, loaded{"", cause, time.Second}, got)
+	})
+}
+
+// Callers who leave while a backend is asked say nothing about that backend.
+func TestLoadCancellationIsNoOutage(t *testing.T) {
+	for _, where := range []string{"get", "acquire"} {
+		t.Run(where, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p := b.process()
+				var hang atomic.Bool
+				hang.Store(true)
+				hook := func(ctx context.Context, _ string) error {
+					if hang.Load() {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return nil
+				}
+				if where == "get" {
+					p.onGet = hook
+				} else {
+					p.onAcquire = hook
+				}
+				l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				got := <-goLoad(ctx, l, "k")
+				require.Equal(t, loaded{"", context.DeadlineExceeded, time.Second}, got)
+				require.Zero(t, p.count("source"))
+
+				hang.Store(false)
+				p.reset()
+				require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
+				require.Equal(t, 1, p.count("acquire"))
+				require.Equal(t, 2, p.count("get"))
+				require.Equal(t, 1, p.count("set"))
+				time.Sleep(time.Minute) // until the clean-up of the first attempt has given up
+			})
+		})
+	}
+}
+
+// without leaves out the calls of what.
+func without(calls []string, what string) (rest []string) {
+	for _, c := range calls {
+		if c != what {
+			rest = append(rest, c)
+		}
+	}
+	return rest
+}
+
+func TestLoadCacheDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onGet = func(context.Context, string) error { return errDown }
+		p.onSet = func(context.Context) error { return errDown }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(100*time.Millisecond, "fresh"))
+		var cs []<-chan loaded
+		for range 50 {
+			cs = append(cs, goLoad(t.Context(), l, "k"))
+		}
+		for _, c := range cs {
+			require.Equal(t, loaded{"fresh", nil, 100 * time.Millisecond}, <-c)
+		}
+		require.Equal(t, []string{"get", "source", "set"}, p.all())
+		for i := range 50 { // five seconds
+			_, err := l.Load(t.Context(), strconv.Itoa(i))
+			require.NoError(t, err)
+		}
+		require.LessOrEqual(t, p.count("get"), 7, "one attempt a second or so")
+		requireIdle(t, l, b, "k")
+	})
+}
+
+func TestLoadCacheHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onGet = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
+		require.Equal(t, loaded{"fresh", nil, answerTime}, <-goLoad(t.Context(), l, "k"))
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		require.Zero(t, p.count("set"), "what does not answer is not asked again")
+	})
+}
+
+// One entry cannot be decoded: it is loaded and replaced, other keys do not notice, and it is read again.
+func TestLoadRepairsDamagedEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		b.set("k", "damaged")
+		p.onGet = func(_ context.Context, key string) error {
+			if v, _ := b.get(key); v == "damaged" {
+				return errors.New("cannot decode")
+			}
+			return nil
+		}
+		l := NewLoader(p.locker(), p.addCache(), p.slowly(0, "fresh"))
+		v, err := l.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "fresh", v)
+		stored, _ := b.get("k")
+		require.Equal(t, "fresh", stored)
+
+		p.reset()
+		v, err = l.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "fresh", v)
+		require.Equal(t, []string{"get"}, p.all(), "no cool-down for an entry that was repaired")
+	})
+}
+
+// An error under the lock of the read that would otherwise spare the load.
+func TestLoadCacheFailsUnderTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onGet = func(context.Context, string) error {
+			if p.count("get") == 2 {
+				return errDown
+			}
+			return nil
+		}
+		l := NewLoader(p.locker(), p.addCache(), p.slowly(0, "fresh"))
+		v, err := l.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "fresh", v)
+		require.Equal(t, []string{"get", "acquire", "get", "source", "set", "release"}, p.all())
+		requireIdle(t, l, b, "k")
+	})
+}
+
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o outage
+		require.NoError(t, o.during("a"))
+		o.failed("a", errDown)
+		require.ErrorIs(t, o.during("a"), errDown)
+		require.NoError(t, o.during("b"), "one key alone")
+		o.succeeded()
+		require.ErrorIs(t, o.during("a"), errDown, "a success of another key does not repair this one")
+		o.failed("b", errDown)
+		require.NoError(t, o.during("c"), "two keys, with a success in between")
+		o.failed("c", errDown)
+		require.ErrorIs(t, o.during("d"), errDown, "two keys in a row")
+
+		time.Sleep(coolDown)
+		require.NoError(t, o.during("d"), "one tries")
+		require.ErrorIs(t, o.during("e"), errDown, "the others do not")
+		o.failed("d", errDown)
+		time.Sleep(coolDown / 2)
+		require.ErrorIs(t, o.during("d"), errDown)
+		time.Sleep(coolDown / 2)
+		require.NoError(t, o.during("e"))
+		o.succeeded()
+		require.NoError(t, o.during("f"))
+		require.NoError(t, o.during("a"))
+
+		o.failed("a", errDown)
+		o.repaired("b")
+		require.Error(t, o.during("a"))
+		o.repaired("a")
+		require.NoError(t, o.during("a"))
+
+		o.failed("a", errDown)
+		time.Sleep(coolDown)
+		require.NoError(t, o.during("a"))
+	})
+}

@@ -1,0 +1,536 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/golockers/locker"
+)
+
+func TestLoadInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+		v, err := l.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "fresh", v)
+		require.Equal(t, []string{"get", "acquire", "get", "source", "set", "release"}, p.all())
+		stored, _ := b.get("k")
+		require.Equal(t, "fresh", stored)
+
+		p.reset()
+		v, err = l.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "fresh", v)
+		require.Equal(t, []string{"get"}, p.all(), "a hit is one read")
+		requireIdle(t, l, b, "k")
+	})
+}
+
+func TestLoadJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+		var cs []<-chan loaded
+		for range 100 {
+			cs = append(cs, goLoad(t.Context(), l, "k"))
+		}
+		for _, c := range cs {
+			require.Equal(t, loaded{"fresh", nil, time.Second}, <-c)
+		}
+		require.Equal(t, []string{"get", "acquire", "get", "source", "set", "release"}, p.all())
+		requireIdle(t, l, b, "k")
+	})
+}
+
+// A value that was stored between the read and the lock is found under the lock.
+func TestLoadReadsAgainUnderTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onAcquire = func(context.Context, string) error { b.set("k", "stored meanwhile"); return nil }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+		v, err := l.Load(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "stored meanwhile", v)
+		require.Equal(t, []string{"get", "acquire", "get", "release"}, p.all())
+		requireIdle(t, l, b, "k")
+	})
+}
+
+// Who does not get the lock waits for the value: five requests, and it comes the moment it is released.
+func TestLoadWaitsForValue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p, q := b.process(), b.process()
+		first := NewLoader(p.locker(), p.cache(), p.slowly(900*time.Millisecond, "fresh"))
+		second := NewLoader(q.locker(), q.cache(), q.slowly(0, "must not load"))
+		a := goLoad(t.Context(), first, "k")
+		synctest.Wait()
+		var cs []<-chan loaded
+		for range 50 {
+			cs = append(cs, goLoad(t.Context(), second, "k"))
+		}
+		for _, c := range append(cs, a) {
+			require.Equal(t, loaded{"fresh", nil, 900 * time.Millisecond}, <-c)
+		}
+		require.Equal(t, []string{"get", "acquire", "watch", "acquire", "get"}, q.all())
+		requireIdle(t, first, b, "k")
+		requireIdle(t, second, b, "k")
+	})
+}
+
+// P processes with G callers each: one load a round, and the requests do not depend on G.
+func TestLoadOnceInTheFleet(t *testing.T) {
+	const processes, goroutines, rounds = 8, 50, 100
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		var sources atomic.Int32
+		var ps []*fakeProcess
+		var ls []*Loader[string]
+		for range processes {
+			p := b.process()
+			ps = append(ps, p)
+			ls = append(ls, NewLoader(p.locker(), p.cache(), func(_ context.Context, key string) (string, error) {
+				time.Sleep(20 * time.Millisecond)
+				return fmt.Sprintf("%s %d", key, sources.Add(1)), nil
+			}))
+		}
+		for round := 1; round <= rounds; round++ {
+			var wg sync.WaitGroup
+			for _, l := range ls {
+				for range goroutines {
+					wg.Go(func() {
+						v, err := l.Load(t.Context(), "hot")
+						assert.NoError(t, err)
+						assert.Equal(t, fmt.Sprintf("hot %d", round), v)
+					})
+				}
+			}
+			wg.Wait()
+			require.EqualValues(t, round, sources.Load(), "more than one load")
+			requests := 0
+			for _, p := range ps {
+				requests += len(p.all())
+				p.reset()
+			}
+			require.LessOrEqual(t, requests, 5*processes+4)
+			b.remove("hot")
+		}
+	})
+}
+
+func TestLoadPolls(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		watch func(context.Context) (<-chan struct{}, error)
+	}{
+		{"no watcher", nil},
+		{"unsupported", func(context.Context) (<-chan struct{}, error) { return nil, errors.ErrUnsupported }},
+		{"watch fails", func(context.Context) (<-chan struct{}, error) {
+			return make(chan struct{}), errors.New("broken")
+		}},
+		{"watch hangs", func(ctx context.Context) (<-chan struct{}, error) { <-ctx.Done(); return nil, ctx.Err() }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p, q := b.process(), b.process()
+				first := NewLoader(p.locker(), p.cache(), p.slowly(5*time.Second, "fresh"))
+				q.onWatch = tc.watch
+				var ql locker.Locker = q.locker()
+				if tc.watch == nil {
+					ql = pollLocker{q}
+				}
+				second := NewLoader(ql, q.cache(), q.slowly(0, "must not load"))
+				a := goLoad(t.Context(), first, "k")
+				synctest.Wait()
+				got := <-goLoad(t.Context(), second, "k")
+				require.NoError(t, got.err)
+				require.Equal(t, "fresh", got.v)
+				require.GreaterOrEqual(t, got.took, 5*time.Second)
+				require.Less(t, got.took, 5*time.Second+2*lastPoll)
+				require.Less(t, q.count("get"), 200, "polls grow rarer")
+				require.Equal(t, []string{"get", "acquire", "get", "acquire", "get"}, without(q.all(), "watch")[:5])
+				<-a
+				requireIdle(t, second, b, "k")
+			})
+		})
+	}
+}
+
+// A wake-up that nothing lies behind costs a read and an attempt, no more.
+func TestLoadSpuriousWakeUps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p, q := b.process(), b.process()
+		first := NewLoader(p.locker(), p.cache(), p.slowly(900*time.Millisecond, "fresh"))
+		q.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+			c := make(chan struct{}, 1)
+			go func() {
+				for range 3 {
+					time.Sleep(100 * time.Millisecond)
+					c <- struct{}{}
+				}
+				time.Sleep(650 * time.Millisecond) // after the value is there
+				c <- struct{}{}
+			}()
+			return c, nil
+		}
+		second := NewLoader(q.locker(), q.cache(), q.slowly(0, "must not load"))
+		a := goLoad(t.Context(), first, "k")
+		synctest.Wait()
+		require.Equal(t, "fresh", (<-goLoad(t.Context(), second, "k")).v)
+		require.Equal(t, "get acquire watch acquire get acquire get acquire get acquire get", strings.Join(q.all(), " "))
+		<-a
+	})
+}
+
+// The holder vanished without a word: the lock ends with its ttl, which wakes nobody.
+func TestLoadHolderVanishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		_, err := locker.TryLock(t.Context(), b.locks, "k", 3*time.Second)
+		require.NoError(t, err)
+		p := b.process()
+		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
+		got := <-goLoad(t.Context(), l, "k")
+		require.NoError(t, got.err)
+		require.Equal(t, "fresh", got.v)
+		require.GreaterOrEqual(t, got.took, 3*time.Second)
+		require.Less(t, got.took, 3*time.Second+2*safetyPoll)
+		require.LessOrEqual(t, p.count("acquire"), 6, "a poll each second or less often")
+		requireIdle(t, l, b, "k")
+	})
+}
+
+func TestLoadSourceFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		cause := errors.New("the database is down")
+		var running, most, calls atomic.Int32
+		source := func(context.Context, string) (string, error) {
+			calls.Add(1)
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(50 * time.Millisecond)
+			return "", cause
+		}
+		const processes = 8
+		var ls []*Loader[string]
+		var cs []<-chan loaded
+		for range processes {
+			p := b.process()
+			l := NewLoader(p.locker(), p.cache(), source)
+			ls = append(ls, l)
+			for range 10 {
+				cs = append(cs, goLoad(t.Context(), l, "k"))
+			}
+		}
+		for _, c := range cs {
+			got := <-c
+			require.True(t, got.err == cause, "the error is the source's own: %v", got.err)
+			require.LessOrEqual(t, got.took, processes*50*time.Millisecond)
+		}
+		require.LessOrEqual(t, calls.Load(), int32(processes))
+		require.EqualValues(t, 1, most.Load(), "one at a time")
+		_, cached := b.get("k")
+		require.False(t, cached)
+
+		start := time.Now()
+		_, err := ls[0].Load(t.Context(), "k")
+		require.True(t, err == cause)
+		require.Equal(t, 50*time.Millisecond, time.Since(start), "the source is asked again")
+		requireIdle(t, ls[0], b, "k")
+	})
+}
+
+func TestLoadSourcePanics(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		fail func()
+	}{
+		{"panic", func() { panic("boom") }},
+		{"Goexit", runtime.Goexit},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			contexts(t, func(t *testing.T, ctx context.Context) {
+				b := newBackend()
+				p, q := b.process(), b.process()
+				first := NewLoader(p.locker(), p.cache(), func(context.Context, string) (string, error) {
+					time.Sleep(time.Second)
+					tc.fail()
+					return "", nil
+				})
+				second := NewLoader(q.locker(), q.cache(), q.slowly(0, "fresh"))
+				ended := make(chan any, 1)
+				go func() {
+					defer func() { ended <- recover() }()
+					first.Load(ctx, "k")
+					t.Error("Load returned")
+				}()
+				synctest.Wait()
+				joined := goLoad(t.Context(), first, "k")
+				elsewhere := goLoad(t.Context(), second, "k")
+				r, j := <-ended, <-joined
+				if tc.name == "panic" {
+					require.Equal(t, "boom", r)
+					require.ErrorAs(t, j.err, new(*PanicError))
+				} else {
+					require.Nil(t, r)
+					require.ErrorAs(t, j.err, new(*exitError))
+				}
+				require.Equal(t, loaded{"fresh", nil, time.Second}, <-elsewhere, "the lock was released at once")
+				requireIdle(t, first, b, "k")
+			})
+		})
+	}
+}
+
+func TestLoadSourceCallsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		var l *Loader[string]
+		l = NewLoader(p.locker(), p.cache(), func(ctx context.Context, key string) (string, error) {
+			if key == "inner" {
+				return "inner value", nil
+			}
+			if inner, err := l.Load(ctx, "inner"); err != nil || inner != "inner value" {
+				t.Errorf("another key within the source: %q, %v", inner, err)
+			}
+			return l.Load(ctx, key)
+		})
+		_, err := l.Load(t.Context(), "k")
+		require.EqualError(t, err, `singleflight: the call for "k" calls itself`)
+		requireIdle(t, l, b, "k")
+		requireIdle(t, l, b, "inner")
+	})
+}
+
+// A waiter that goes to the source itself has no use for wake-ups any more.
+func TestLoadEndsWatching(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		ttl  time.Duration
+	}{
+		{"lock", time.Second},
+		{"MaxWait", time.Hour},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				_, err := locker.TryLock(t.Context(), b.locks, "k", tc.ttl)
+				require.NoError(t, err)
+				p := b.process()
+				var watching context.Context
+				p.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+					watching = ctx
+					return b.locks.Watch(ctx, "k")
+				}
+				l := NewLoader(p.locker(), p.cache(), func(ctx context.Context, _ string) (string, error) {
+					assert.Error(t, watching.Err())
+					return "fresh", ctx.Err()
+				}, WithMaxWait(10*time.Second))
+				v, err := l.Load(t.Context(), "k")
+				require.NoError(t, err)
+				require.Equal(t, "fresh", v)
+			})
+		})
+	}
+}
+
+func TestLoadCallersLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+
+		// The first leaves: nobody notices.
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		first := goLoad(ctx, l, "k")
+		synctest.Wait()
+		second := goLoad(t.Context(), l, "k")
+		require.Equal(t, loaded{"", context.DeadlineExceeded, 100 * time.Millisecond}, <-first)
+		require.Equal(t, loaded{"fresh", nil, time.Second}, <-second)
+		require.Equal(t, 1, p.count("source"))
+
+		// All leave: the source's context ends, and the lock is released.
+		b.remove("k")
+		ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		require.Equal(t, loaded{"", context.DeadlineExceeded, 100 * time.Millisecond}, <-goLoad(ctx, l, "k"))
+		requireIdle(t, l, b, "k")
+		_, cached := b.get("k")
+		require.False(t, cached)
+
+		// All leave, but the source does not mind: what it has got is stored.
+		l = NewLoader(p.locker(), p.cache(), func(context.Context, string) (string, error) {
+			time.Sleep(time.Second)
+			return "late", nil
+		})
+		ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		require.Equal(t, loaded{"", context.DeadlineExceeded, 100 * time.Millisecond}, <-goLoad(ctx, l, "k"))
+		time.Sleep(time.Second)
+		stored, _ := b.get("k")
+		require.Equal(t, "late", stored)
+		requireIdle(t, l, b, "k")
+	})
+}
+
+// A waiter whose callers have all left starts nothing more.
+func TestLoadWaiterLeaves(t *testing.T) {
+	for _, watcher := range []bool{false, true} {
+		t.Run(fmt.Sprintf("watcher %t", watcher), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				lease, err := locker.TryLock(t.Context(), b.locks, "k", time.Hour)
+				require.NoError(t, err)
+				p := b.process()
+				pl := p.locker()
+				if !watcher {
+					pl = pollLocker{p}
+				}
+				l := NewLoader(pl, p.cache(), p.slowly(0, "must not load"))
+				ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+				defer cancel()
+				got := <-goLoad(ctx, l, "k")
+				require.Equal(t, loaded{"", context.DeadlineExceeded, 400 * time.Millisecond}, got)
+				synctest.Wait()
+				calls := p.all()
+				if watcher {
+					require.Equal(t, []string{"get", "acquire", "watch", "acquire"}, calls)
+				}
+				time.Sleep(time.Minute)
+				require.Equal(t, calls, p.all())
+				require.NoError(t, lease.Unlock(t.Context()))
+				requireIdle(t, l, b, "k")
+			})
+		})
+	}
+}
+
+// A process that waited too long loads by itself, and leaves alone what the holder may store.
+func TestLoadMaxWait(t *testing.T) {
+	for _, adder := range []bool{false, true} {
+		t.Run(fmt.Sprintf("adder %t", adder), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				lease, err := locker.TryLock(t.Context(), b.locks, "k", time.Hour)
+				require.NoError(t, err)
+				p := b.process()
+				cache := p.cache()
+				if adder {
+					cache = p.addCache()
+				}
+				l := NewLoader(p.locker(), cache, p.slowly(time.Second, "own"), WithMaxWait(5*time.Second))
+				var cs []<-chan loaded
+				for range 10 {
+					cs = append(cs, goLoad(t.Context(), l, "k"))
+				}
+				for _, c := range cs {
+					require.Equal(t, loaded{"own", nil, 6 * time.Second}, <-c)
+				}
+				require.Equal(t, 1, p.count("source"))
+				require.Zero(t, p.count("set"))
+				stored, _ := b.get("k")
+				if adder {
+					require.Equal(t, "own", stored)
+				} else {
+					require.Empty(t, stored)
+				}
+				require.NoError(t, lease.Unlock(t.Context()))
+				requireIdle(t, l, b, "k")
+			})
+		})
+	}
+}
+
+// After Forget nobody joins a load that began before, and its value is not stored: neither by the time
+// a new load is under way, nor after it.
+func TestLoadForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		var truth atomic.Value
+		truth.Store("old")
+		l := NewLoader(p.locker(), p.cache(), func(context.Context, string) (string, error) {
+			v := truth.Load().(string)
+			time.Sleep(time.Second)
+			return v, nil
+		})
+		l.Forget("k") // nothing to forget
+		before := goLoad(t.Context(), l, "k")
+		time.Sleep(500 * time.Millisecond)
+		truth.Store("new")
+		l.Forget("k")
+		b.remove("k")
+		after := goLoad(t.Context(), l, "k")
+		require.Equal(t, loaded{"old", nil, time.Second}, <-before)
+		require.Equal(t, loaded{"new", nil, 1500 * time.Millisecond}, <-after)
+		stored, _ := b.get("k")
+		require.Equal(t, "new", stored)
+		require.Equal(t, 1, p.count("set"))
+		requireIdle(t, l, b, "k")
+	})
+}
+
+func TestLoadMistakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newBackend().process()
+		source := p.slowly(0, "v")
+		for want, l := range map[string]*Loader[string]{
+			"the Locker is nil": NewLoader(nil, p.cache(), source),
+			"the Cache is nil":  NewLoader(p.locker(), nil, source),
+			"the source is nil": NewLoader[string](p.locker(), p.cache(), nil),
+		} {
+			v, err := l.Load(t.Context(), "k")
+			require.EqualError(t, err, `singleflight: load "k": `+want)
+			require.Empty(t, v)
+			l.Forget("k")
+		}
+		_, err := new(Loader[string]).Load(t.Context(), "k")
+		require.Error(t, err)
+
+		l := NewLoader(p.locker(), p.cache(), source)
+		_, err = l.Load(t.Context(), "")
+		require.ErrorIs(t, err, locker.ErrInvalidKey)
+		_, err = l.Load(t.Context(), strings.Repeat("k", 1025))
+		require.ErrorIs(t, err, locker.ErrInvalidKey)
+		require.Less(t, len(err.Error()), 200)
+		require.Empty(t, p.all(), "nothing was asked")
+		_, err = l.Load(t.Context(), strings.Repeat("k", 1024))
+		require.NoError(t, err)
+
+		p.reset()
+		l = NewLoader(p.locker(), p.cache(), source, WithLockTTL(time.Microsecond))
+		_, err = l.Load(t.Context(), "k2")
+		require.ErrorIs(t, err, locker.ErrInvalidTTL)
+		require.Zero(t, p.count("source"), "a mistake is not a dead backend")
+
+		l = NewLoader(p.locker(), p.cache(), source, WithLockTTL(0), WithMaxHold(-1), WithMaxWait(0))
+		require.Equal(t, loaderOptions{defaultLockTTL, defaultMaxHold, defaultMaxWait, false}, l.loaderOptions)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		p.reset()
+		_, err = l.Load(ctx, "k3")
+		require.Equal(t, context.Canceled, err)
+		require.Empty(t, p.all())
+	})
+}

@@ -1,0 +1,464 @@
+package singleflight_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/singleflight"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// faulty is a backend with a line, whose requests a test can look at and break.
+type faulty struct {
+	*memory.Locker
+	limit      time.Duration // the longest ttl that it can express; 0: any
+	onWait     func()
+	late       time.Duration // how long a grant is on the way
+	leaving    time.Duration // how long it takes to leave the line
+	onExtend   func(ttl time.Duration)
+	onExtended func()
+	onRelease  func() error
+	onFence    func()
+	holder     atomic.Value // the token that Wait granted the lock to last
+	expires    atomic.Value // when that hold does
+	acquires   atomic.Int64
+}
+
+func (f *faulty) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	f.acquires.Add(1)
+	return f.Locker.Acquire(ctx, key, token, ttl)
+}
+
+func (f *faulty) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	n, ok, err := f.Locker.Fence(ctx, key, token)
+	if f.onFence != nil {
+		f.onFence()
+	}
+	return n, ok, err
+}
+
+func (f *faulty) tooLong(ttl time.Duration) bool { return f.limit > 0 && ttl > f.limit }
+
+func (f *faulty) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if f.onWait != nil {
+		f.onWait()
+	}
+	if f.tooLong(ttl) {
+		return time.Time{}, locker.ErrInvalidTTL
+	}
+	deadline, err := f.Locker.Wait(ctx, key, token, ttl)
+	if err == nil {
+		f.holder.Store(token)
+		f.expires.Store(deadline)
+		time.Sleep(f.late)
+	} else {
+		time.Sleep(f.leaving)
+	}
+	return deadline, err
+}
+
+func (f *faulty) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if f.onExtend != nil {
+		f.onExtend(ttl)
+	}
+	if f.tooLong(ttl) {
+		return false, locker.ErrInvalidTTL
+	}
+	extended, err := f.Locker.Extend(ctx, key, token, ttl)
+	if f.onExtended != nil {
+		f.onExtended()
+	}
+	return extended, err
+}
+
+func (f *faulty) Release(ctx context.Context, key, token string) (bool, error) {
+	if f.onRelease != nil {
+		if err := f.onRelease(); err != nil {
+			return false, err
+		}
+	}
+	return f.Locker.Release(ctx, key, token)
+}
+
+// steal gives the lock of "k" to another process, as a backend may that has lost its data.
+func (f *faulty) steal(t *testing.T) {
+	ok, err := f.Locker.Release(t.Context(), "k", f.holder.Load().(string))
+	require.NoError(t, err)
+	require.True(t, ok)
+	ok, err = f.Locker.Acquire(t.Context(), "k", "thief", time.Hour)
+	require.NoError(t, err)
+	require.True(t, ok)
+}
+
+// inBubble runs f in a bubble over a faulty backend.
+func inBubble(t *testing.T, name string, f func(t *testing.T, b *faulty)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f(t, &faulty{Locker: memory.New()})
+			time.Sleep(10 * time.Second)
+		})
+	})
+}
+
+func TestLockerGrantsNothingThatTheBackendHasLost(t *testing.T) {
+	for op, notice := range map[string]func(*locker.Lease) error{
+		"extend": func(lease *locker.Lease) error { return lease.Extend(context.Background(), time.Minute) },
+		"fence":  func(lease *locker.Lease) error { _, err := lease.Fence(context.Background()); return err },
+	} {
+		inBubble(t, op, func(t *testing.T, b *faulty) {
+			l := singleflight.NewLocker(b, singleflight.WithMaxTenure(30*time.Second))
+			lease, waiting := cohort(t, l, 1, time.Second)
+			b.steal(t)
+			require.ErrorIs(t, notice(lease), locker.ErrNotHeld)
+			time.Sleep(time.Minute)
+			assert.Empty(t, waiting[0], "two holders: the thief and the next here")
+			_, err := b.Locker.Release(t.Context(), "k", "thief")
+			require.NoError(t, err)
+			next := <-waiting[0]
+			require.NotNil(t, next)
+			assert.NoError(t, next.Unlock(t.Context()))
+			assert.Zero(t, singleflight.Entries(l))
+		})
+	}
+}
+
+// lateDone is a context whose Done keeps whoever asks first for a second.
+type lateDone struct {
+	context.Context
+	once sync.Once
+}
+
+func (d *lateDone) Done() <-chan struct{} {
+	d.once.Do(func() { time.Sleep(time.Second) })
+	return d.Context.Done()
+}
+
+// An Extend that a release overtakes must not shorten the lock of the next holder.
+func TestLockerExtendOvertakenByRelease(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b, singleflight.WithMaxTenure(10*time.Second))
+		lease, _ := cohort(t, l, 0, 5*time.Second)
+		long := make(chan *locker.Lease, 1)
+		go func() { long <- mustLock(t, l, time.Hour) }()
+		extended := make(chan bool, 1)
+		go func() {
+			ok, _ := l.Extend(&lateDone{Context: context.Background()}, "k", lease.Token(), 20*time.Second)
+			extended <- ok
+		}()
+		synctest.Wait()
+		require.NoError(t, lease.Unlock(t.Context()))
+		next := <-long
+		assert.False(t, <-extended)
+		for range 60 {
+			time.Sleep(time.Minute - time.Second)
+			ok, err := b.Acquire(t.Context(), "k", "other", time.Second)
+			require.NoError(t, err)
+			require.False(t, ok, "two holders")
+		}
+		assert.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+// Every waiter wants the lock for ever, so an extension leaves none of them its ttl in full.
+func TestLockerLargestTTL(t *testing.T) {
+	b := &faulty{Locker: memory.New()}
+	var extensions atomic.Int64
+	b.onExtend = func(time.Duration) { extensions.Add(1) }
+	l := singleflight.NewLocker(b, singleflight.WithMaxTenure(time.Minute))
+	const n = 4
+	first := mustLock(t, l, time.Minute)
+	var wg sync.WaitGroup
+	var waiting atomic.Int64
+	for range n {
+		wg.Go(func() {
+			waiting.Add(1)
+			assert.NoError(t, mustLock(t, l, math.MaxInt64).Unlock(context.Background()))
+		})
+	}
+	require.Eventually(t, func() bool { return waiting.Load() == n }, time.Minute, time.Millisecond)
+	require.NoError(t, first.Unlock(t.Context()))
+	wg.Wait()
+	// The first drives alone, and the second is the first of a cohort.
+	assert.LessOrEqual(t, extensions.Load(), int64(n-2))
+}
+
+// quietly is a context that ends without a word: only Err tells.
+type quietly struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (q *quietly) Err() error {
+	if q.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A grant that crosses with leaving is given up on the backend, even if the first request for that is lost.
+func TestLockerGrantToALeaverIsNotLost(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		lease, _ := cohort(t, l, 0, time.Hour)
+		ctx := &quietly{Context: context.Background()}
+		left := make(chan error)
+		go func() {
+			_, err := l.Wait(ctx, "k", "leaver", time.Hour)
+			left <- err
+		}()
+		synctest.Wait()
+		ctx.ended.Store(true)
+		var requests atomic.Int64
+		b.onRelease = func() error {
+			if requests.Add(1) <= 3 {
+				return errors.New("down")
+			}
+			return nil
+		}
+		require.NoError(t, lease.Unlock(t.Context()), "it is handed on")
+		err := <-left
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, locker.ErrHeld)
+		time.Sleep(time.Second)
+		assert.EqualValues(t, 4, requests.Load())
+		_, err = locker.TryLock(t.Context(), b, "k", time.Second)
+		assert.NoError(t, err)
+	})
+}
+
+// A program may recover the panic of a backend; the others must not wait for ever.
+func TestLockerBackendPanics(t *testing.T) {
+	panicOnce := func() func() {
+		done := false
+		return func() {
+			if !done {
+				done = true
+				panic("backend")
+			}
+		}
+	}
+	inBubble(t, "while it waits", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		b.onWait = panicOnce()
+		assert.PanicsWithValue(t, "backend", func() { mustLock(t, l, time.Minute) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		lease, err := locker.Lock(ctx, l, "k", time.Minute)
+		require.NoError(t, err)
+		assert.NoError(t, lease.Unlock(ctx))
+	})
+	inBubble(t, "while it gives up a tenure", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b, singleflight.WithMaxPasses(0))
+		lease, waiting := cohort(t, l, 1, time.Minute)
+		fail := panicOnce()
+		b.onRelease = func() error { fail(); return nil }
+		assert.PanicsWithValue(t, "backend", func() { _ = lease.Unlock(t.Context()) })
+		next := <-waiting[0] // when the ttl of what was not released has passed
+		assert.NoError(t, next.Unlock(t.Context()))
+	})
+	inBubble(t, "while it extends", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		lease, waiting := cohort(t, l, 1, time.Minute)
+		fail := panicOnce()
+		b.onExtend = func(time.Duration) { fail() }
+		assert.PanicsWithValue(t, "backend", func() { _ = lease.Extend(t.Context(), time.Hour) })
+		assert.NoError(t, lease.Unlock(t.Context()))
+		next := <-waiting[0]
+		assert.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+// A token whose release had an unknown outcome is good again when the lock is gone for sure.
+func TestLockerTokenAfterAReleaseOfUnknownOutcome(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		lease, _ := cohort(t, l, 0, time.Minute)
+		down := errors.New("down")
+		b.onRelease = func() error { return down }
+		require.ErrorIs(t, lease.Unlock(t.Context()), down)
+		b.onRelease = nil
+		_, err := l.Acquire(t.Context(), "k", lease.Token(), time.Minute)
+		require.Error(t, err)
+		time.Sleep(2 * time.Minute)
+		again, err := locker.TryLock(t.Context(), l, "k", time.Minute, locker.WithToken(lease.Token()))
+		require.NoError(t, err)
+		require.NoError(t, again.Unlock(t.Context()))
+		assert.Zero(t, singleflight.Entries(l))
+	})
+}
+
+// A holder whose ttl ends while its extension is under way has lost the lock, whatever the reply.
+func TestLockerExpiresDuringItsExtension(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b, singleflight.WithMaxTenure(10*time.Second))
+		lease, waiting := cohort(t, l, 1, time.Second)
+		b.onExtended = func() { time.Sleep(1500 * time.Millisecond) }
+		extended := make(chan bool)
+		go func() {
+			ok, _ := l.Extend(context.Background(), "k", lease.Token(), time.Minute)
+			extended <- ok
+		}()
+		next := <-waiting[0]
+		assert.False(t, <-extended, "two holders")
+		assert.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+// The old holder's ttl may end while the lock is extended for the next: that is handed on once.
+func TestLockerHandsOnOnce(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b, singleflight.WithMaxTenure(10*time.Second))
+		lease, _ := cohort(t, l, 0, time.Second)
+		long := make(chan *locker.Lease, 1)
+		go func() { long <- mustLock(t, l, time.Hour) }()
+		synctest.Wait()
+		b.onExtend = func(time.Duration) { time.Sleep(2 * time.Second) }
+		require.NoError(t, lease.Unlock(t.Context()))
+		next := <-long
+		time.Sleep(10 * time.Second)
+		ok, err := b.Acquire(t.Context(), "k", "other", time.Second)
+		require.NoError(t, err)
+		assert.False(t, ok, "two holders")
+		assert.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+// A number that is minted while the lock passes on could be greater than the next holder's.
+func TestLockerFenceWhileTheLockPassesOn(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		lease, waiting := cohort(t, l, 1, time.Minute)
+		b.onFence = func() {
+			b.onFence = nil
+			require.NoError(t, lease.Unlock(context.Background()))
+			<-waiting[0]
+		}
+		_, ok, err := l.Fence(t.Context(), "k", lease.Token())
+		require.NoError(t, err)
+		assert.False(t, ok)
+	})
+}
+
+// A deadline is that of the backend's lock, also when its reply took longer than the tenure lasts.
+func TestLockerLateGrant(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		b.late = time.Second
+		lease, _ := cohort(t, l, 0, time.Minute)
+		assert.False(t, lease.Deadline().After(b.expires.Load().(time.Time)))
+		assert.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+// A ttl that the backend can just express leaves no room for a tenure.
+func TestLockerTTLAtTheLimit(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		b.limit = time.Minute
+		first := mustLock(t, l, time.Minute)
+		waiting := queue(t.Context(), l, 5, time.Minute)
+		require.NoError(t, first.Unlock(t.Context()))
+		for _, w := range waiting {
+			lease := <-w
+			require.NotNil(t, lease)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		lease, _ := cohort(t, l, 0, time.Second)
+		assert.NoError(t, lease.Extend(t.Context(), time.Minute))
+		assert.Equal(t, time.Minute, time.Until(lease.Deadline()))
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+// A holder that shortened its lock and vanished is passed over when that ends.
+func TestLockerPassesOverAShortenedHolder(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		lease, waiting := cohort(t, l, 1, time.Hour)
+		require.NoError(t, lease.Extend(t.Context(), time.Second))
+		start := time.Now()
+		next := <-waiting[0]
+		assert.Equal(t, time.Second, time.Since(start))
+		assert.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+// One extension leaves time for the next holders, too.
+func TestLockerExtendsForTheTenure(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b, singleflight.WithMaxTenure(time.Minute))
+		lease, _ := cohort(t, l, 0, time.Second)
+		waiting := queue(t.Context(), l, 5, time.Hour)
+		extensions := 0
+		b.onExtend = func(time.Duration) { extensions++ }
+		require.NoError(t, lease.Unlock(t.Context()))
+		for _, w := range waiting {
+			lease := <-w
+			time.Sleep(time.Second)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		assert.Equal(t, 1, extensions)
+	})
+}
+
+// Who was told to drive and leaves has the line served, or removed.
+func TestLockerDriverLeavesBeforeItBegins(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		first := mustLock(t, l, time.Minute)
+		driver := queue(t.Context(), l, 1, time.Minute)[0]
+		ctx := &quietly{Context: context.Background()}
+		left := make(chan error)
+		go func() {
+			_, err := l.Wait(ctx, "k", "leaver", time.Minute)
+			left <- err
+		}()
+		synctest.Wait()
+		ctx.ended.Store(true)
+		require.NoError(t, first.Unlock(t.Context()))
+		require.ErrorIs(t, <-left, context.Canceled)
+		require.NoError(t, (<-driver).Unlock(t.Context()))
+		assert.Zero(t, singleflight.Waiting(l))
+	})
+}
+
+// While a drive that nobody waits for any more is on its way back, TryLock asks the backend; and when others
+// have come and have a tenure, it does not.
+func TestLockerAbandonedDrive(t *testing.T) {
+	inBubble(t, "", func(t *testing.T, b *faulty) {
+		l := singleflight.NewLocker(b)
+		first := mustLock(t, l, time.Minute)
+		driver := queue(t.Context(), l, 1, time.Minute)[0]
+		ctx, cancel := context.WithCancel(t.Context())
+		queue(ctx, l, 2, time.Minute)
+		require.NoError(t, first.Unlock(t.Context()))
+		last := <-driver // and the two are a cohort's drive now
+		synctest.Wait()
+		b.leaving = time.Second
+		cancel()
+		synctest.Wait()
+		require.Equal(t, 1, singleflight.Waiting(l))
+		require.NoError(t, last.Unlock(t.Context()))
+		lease, err := locker.TryLock(t.Context(), l, "k", time.Minute)
+		require.NoError(t, err, "the lock is free")
+
+		waiting := queue(t.Context(), l, 2, time.Minute)
+		time.Sleep(2 * time.Second)
+		require.NoError(t, lease.Unlock(t.Context()))
+		require.NoError(t, (<-waiting[0]).Unlock(t.Context()))
+		asked := b.acquires.Load()
+		_, err = locker.TryLock(t.Context(), l, "k", time.Minute)
+		assert.ErrorIs(t, err, locker.ErrHeld)
+		assert.Equal(t, asked, b.acquires.Load())
+		require.NoError(t, (<-waiting[1]).Unlock(t.Context()))
+	})
+}
