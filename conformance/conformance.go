@@ -50,13 +50,22 @@ func Run(t *testing.T, c Config) {
 	}
 	// Subtests that are parallel by t.Parallel would be as many as there are processors, and the suite
 	// mostly waits.
-	var all sync.WaitGroup
+	var all, named sync.WaitGroup
+	named.Add(len(s.checks))
+	var printing sync.Mutex
 	for _, ck := range s.checks {
 		all.Go(func() {
+			begin := sync.OnceFunc(named.Done)
+			defer begin() // go test -run may have left it out
 			t.Run(ck.name, func(t *testing.T) {
+				// What a check prints must stay in one piece, also under -v, which names each subtest that begins.
+				begin()
+				named.Wait()
 				r := s.run(t, ck)
 				if out := r.output(); out != "" {
+					printing.Lock()
 					fmt.Fprint(t.Output(), out)
+					printing.Unlock()
 				}
 				switch {
 				case r.Failed():

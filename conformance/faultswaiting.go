@@ -39,6 +39,13 @@ func waitingFaultChecks() []check {
 		causes: "as fault/wait-cut; a token that is left in the line after its Wait returned an error, for longer than its ttl.",
 		run:    waitReplyLost,
 	}, {
+		name:  "fault/waiter-dies",
+		rule:  ruleWait,
+		needs: needsWait,
+		causes: "a line kept outside the processes, in which the entry of one that is gone stays first for ever, or for " +
+			"an expiry of its own that is longer than its ttl.",
+		run: waiterDies,
+	}, {
 		name: "fault/fence-reply-lost",
 		rule: "C2 Three outcomes: false says that the token certainly does not hold the lock. Fence: greater than every " +
 			"number minted for that key before.",
@@ -199,23 +206,27 @@ func (f *faulty) waitedWell(w call) {
 	e.C.releases(w.key, c.token, "C has just taken it")
 }
 
+// standsInLine returns when the client has been quiet for a moment: then its Wait, which result is of, stands
+// in line. One that asks again and again never is, and is given some time.
+func (f *faulty) standsInLine(result <-chan call) {
+	before, quiet := 0, time.Now()
+	for end := quiet.Add(time.Second + 4*f.moment()); len(result) == 0 && time.Now().Before(end); {
+		if now, _ := f.p.count(); now != before {
+			before, quiet = now, time.Now()
+		} else if time.Since(quiet) > f.moment() {
+			return
+		}
+		f.e.sleep(time.Millisecond)
+	}
+}
+
 func waitCut(e *env) {
 	f := e.faulty()
 	for range 3 {
 		key := e.key()
 		b := e.B.takes(key, e.token(), time.Minute, "the key is fresh")
-		before := 0
 		result := f.waits(key, e.token())
-		// Once it is quiet it stands in line. One that asks again and again never is.
-		quiet := time.Now()
-		for end := quiet.Add(time.Second + 4*f.moment()); len(result) == 0 && time.Now().Before(end); {
-			if now, _ := f.p.count(); now != before {
-				before, quiet = now, time.Now()
-			} else if time.Since(quiet) > f.moment() {
-				break
-			}
-			e.sleep(time.Millisecond)
-		}
+		f.standsInLine(result)
 		e.note("D's connections are cut")
 		f.p.cut()
 		e.sleep(10 * time.Millisecond)
@@ -247,6 +258,30 @@ func waitReplyLost(e *env) {
 			return x.acted()
 		})
 	}
+}
+
+// waiterDies lets D stand in line before B, and then be gone: as a process that is killed, whose connections
+// end, and as a machine that is, whose connections stay.
+func waiterDies(e *env) {
+	e.each(2, func(i int) {
+		f := e.faulty()
+		key := e.key()
+		a := e.A.takes(key, e.token(), long, "the key is fresh")
+		f.standsInLine(f.waits(key, e.token()))
+		b := e.B.waits(e.ctx, key, e.token(), waitTTL)
+		e.sleep(f.moment())
+		if i == 0 {
+			e.note("D's process is killed: its connections end, and it makes no more")
+			f.p.refuse()
+		} else {
+			e.note("D's machine is gone: nothing comes from it, or gets to it, any more")
+			f.p.hang()
+		}
+		released := e.A.releases(key, a.token, "A holds the lock")
+		after := "A has released the lock, and D, which is gone, keeps it from B for its ttl at most"
+		r := e.B.must(e.outcome(b, released.end.Add(waitTTL), after), true, after)
+		e.C.takesWhen(key, e.token(), long, r.deadline, r.end.Add(waitTTL), "B's Wait said until when it holds the lock")
+	})
 }
 
 func fenceReplyLost(e *env) {

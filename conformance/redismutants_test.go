@@ -281,6 +281,11 @@ var redisMutants = []mutant{{
 	must:   []string{"fault/wait-reply-lost"},
 	may:    []string{"fault/wait-cut"},
 }, {
+	name:   "a line in which the dead stay",
+	config: on(func(l redisFull) waitBehindTheDead { return waitBehindTheDead{l} }),
+	must:   []string{"fault/waiter-dies"},
+	may:    []string{"fault/wait-cut", "fault/wait-reply-lost"},
+}, {
 	name:   "fence: transport error as not held",
 	config: on(func(l redisFull) fenceErrorAsFalse { return fenceErrorAsFalse{l} }),
 	must:   []string{"fault/fence-reply-lost"},

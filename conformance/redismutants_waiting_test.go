@@ -73,6 +73,38 @@ func (l waitPatiently) Wait(ctx context.Context, key, token string, ttl time.Dur
 	}, func() error { time.Sleep(3 * time.Millisecond); return nil })
 }
 
+type waitBehindTheDead struct{ redisFull }
+
+// Wait stands in a line of tokens in Redis, out of which each takes itself, if it lives to.
+func (l waitBehindTheDead) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	line, joined := "line:"+key, false
+	defer func() {
+		if joined {
+			go func() {
+				bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+				defer cancel()
+				l.c.LRem(bg, line, 0, token)
+			}()
+		}
+	}()
+	first := func(ctx context.Context, key string) (bool, error) {
+		if !joined {
+			joined = true
+			if err := l.c.RPush(ctx, line, token).Err(); err != nil {
+				return outcome(ctx, "wait", key, false, err)
+			}
+		}
+		head, err := l.c.LIndex(ctx, line, 0).Result()
+		return outcome(ctx, "wait", key, head == token, err)
+	}
+	return l.wait(ctx, key, token, ttl, func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if ok, err := first(ctx, key); !ok {
+			return false, err
+		}
+		return l.redisLock.Acquire(ctx, key, token, ttl)
+	}, func() error { time.Sleep(3 * time.Millisecond); return nil })
+}
+
 type fenceErrorAsFalse struct{ redisFull }
 
 // Fence says that the token does not hold the lock when nobody knows.

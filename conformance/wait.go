@@ -183,7 +183,7 @@ func (e *env) finish(all *sync.WaitGroup, cancel func(), expected string) {
 }
 
 func checkWaitNotPassed(e *env) {
-	const locks = 4
+	const locks = 8
 	e.patiently(func(rest time.Duration) (bool, string, string) {
 		var passed atomic.Int64
 		e.each(locks, func(int) {
@@ -207,13 +207,21 @@ func (e *env) passes(rest time.Duration) bool {
 	e.sleep(rest)
 	var released time.Time
 	passed := call{}
+	over := make(chan struct{})
 	e.each(2, func(i int) {
 		if i == 0 {
+			defer close(over)
 			e.sleep(5 * time.Millisecond)
 			released = e.A.releases(key, t1, "A holds the lock").start
+			e.sleep(15 * time.Millisecond)
 			return
 		}
-		for end := time.Now().Add(40 * time.Millisecond); time.Now().Before(end) && !passed.ok; {
+		for last := false; !passed.ok && !last; {
+			select {
+			case <-over:
+				last = true
+			default:
+			}
 			passed = e.B.answers(e.B.acquire(key, t3, long))
 			e.sleep(100 * time.Microsecond)
 		}
