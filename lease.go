@@ -201,13 +201,16 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		l.state = releasing
 	}
 	l.stopWatching()
+	extending := len(l.turn) > 0 // one that has its turn later finds the lease no longer held
 	l.mu.Unlock()
 
 	g := newGrace(ctx, unlockTimeout)
 	defer g.cancel()
 	if l.keep != nil {
 		l.keep.cancel()
-		l.keep.wait(g)
+		if extending {
+			l.keep.wait(g)
+		}
 	}
 	if before == refused {
 		return l.wrap("unlock", ErrNotHeld)
