@@ -73,12 +73,7 @@ func (s *suite) start(tb testing.TB, ck check) *recorder {
 	r := newRecorder(tb, ck.name)
 	e := newEnv(s, ck, r)
 	r.explain = e.explain
-	reason, skip := s.config.Skip[ck.name]
-	for lack := needsNetwork; lack <= needsFence; lack <<= 1 {
-		if why, ok := s.lacks[lack]; ok && !skip && ck.needs&lack != 0 {
-			reason, skip = why, true
-		}
-	}
+	reason, skip := s.skips(ck)
 	r.start(func() {
 		if skip {
 			r.Skipf("%s is skipped: %s", ck.name, reason)
@@ -86,6 +81,19 @@ func (s *suite) start(tb testing.TB, ck check) *recorder {
 		pprof.Do(context.Background(), pprof.Labels(leakLabel, e.id), func(context.Context) { e.guard(func() { ck.run(e) }) })
 	})
 	return r
+}
+
+// skips says why a check is not to be run, if so.
+func (s *suite) skips(ck check) (reason string, skip bool) {
+	if reason, skip = s.config.Skip[ck.name]; skip {
+		return reason, true
+	}
+	for lack := needsNetwork; lack <= needsFence; lack <<= 1 {
+		if reason, skip = s.lacks[lack]; skip && ck.needs&lack != 0 {
+			return reason, true
+		}
+	}
+	return "", false
 }
 
 func (ck check) String() string { return fmt.Sprintf("check %s", ck.name) }

@@ -52,21 +52,23 @@ func Run(t *testing.T, c Config) {
 	// mostly waits.
 	var all, named sync.WaitGroup
 	named.Add(len(s.checks))
-	var printing sync.Mutex
+	var mu sync.Mutex // also: what a check prints must stay in one piece
+	sum := summary{skipped: make(map[string]int)}
 	for _, ck := range s.checks {
 		all.Go(func() {
 			begin := sync.OnceFunc(named.Done)
 			defer begin() // go test -run may have left it out
 			t.Run(ck.name, func(t *testing.T) {
-				// What a check prints must stay in one piece, also under -v, which names each subtest that begins.
 				begin()
-				named.Wait()
+				named.Wait() // -v names each subtest that begins, which must not come between the lines of another
 				r := s.run(t, ck)
+				mu.Lock()
 				if out := r.output(); out != "" {
-					printing.Lock()
 					fmt.Fprint(t.Output(), out)
-					printing.Unlock()
 				}
+				reason, _ := s.skips(ck)
+				sum.add(r, reason)
+				mu.Unlock()
 				switch {
 				case r.Failed():
 					t.FailNow()
@@ -77,6 +79,32 @@ func Run(t *testing.T, c Config) {
 		})
 	}
 	all.Wait()
+	t.Log(sum.String())
+}
+
+// summary is what a run came to.
+type summary struct {
+	passed, failed int
+	skipped        map[string]int // by reason
+}
+
+func (sum *summary) add(r *recorder, reason string) {
+	switch {
+	case r.Failed():
+		sum.failed++
+	case r.Skipped():
+		sum.skipped[reason]++
+	default:
+		sum.passed++
+	}
+}
+
+func (sum *summary) String() string {
+	s := fmt.Sprintf("conformance: %d checks passed, %d failed", sum.passed, sum.failed)
+	for _, reason := range slices.Sorted(maps.Keys(sum.skipped)) {
+		s += fmt.Sprintf("; %d skipped: %s", sum.skipped[reason], reason)
+	}
+	return s
 }
 
 // suite is one run of the checks over one Config.

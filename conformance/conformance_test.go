@@ -92,6 +92,7 @@ func TestRunOutput(t *testing.T) {
 	assert.Contains(t, out, "--- PASS: TestRunHelper/release/twice")
 	assert.Contains(t, out, "--- SKIP: TestRunHelper/release/atomic")
 	assert.Contains(t, out, "release/atomic is skipped: for a reason")
+	assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; 1 skipped: for a reason\n")
 	assert.NotContains(t, out, "TestRunHelper/extend", "a pattern chooses checks")
 	assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/only-the-owner
  +rule      C7 Release only when .*

@@ -48,6 +48,11 @@ func onRedisThrough(options func(*redis.Options), through func(ctx context.Conte
 // withoutTimeouts is a client that waits for ever.
 func withoutTimeouts(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 }
 
+// timeoutsOfASecond is a client that gives up before one would notice that it minds no context.
+func timeoutsOfASecond(o *redis.Options) {
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second, time.Second, time.Second
+}
+
 func plainly(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	return do(ctx)
 }

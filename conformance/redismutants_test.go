@@ -219,6 +219,10 @@ var redisMutants = []mutant{{
 	config: onRedisThrough(nil, contextAfterwards),
 	must:   []string{"fault/hang-deadline"},
 }, {
+	name:   "context looked at afterwards, and timeouts of a second",
+	config: onRedisThrough(timeoutsOfASecond, contextAfterwards),
+	must:   []string{"fault/hang-deadline"},
+}, {
 	name:   "success after the end of its context",
 	config: onRedisThrough(nil, lateSuccess),
 	must:   []string{"fault/hang-cancel", "fault/success-after-the-end"},

@@ -52,6 +52,19 @@ func TestSweep(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 }
 
+// On a database that is gone every answer is an error: nobody knows.
+func TestDatabaseIsGone(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
+	l, ctx := New(db), t.Context()
+	require.NoError(t, db.Close())
+	_, err := l.Acquire(ctx, "k", "t", time.Second)
+	assert.ErrorContains(t, err, `sqllock: acquire "k": sql: database is closed`)
+	_, err = l.Extend(ctx, "k", "t", time.Second)
+	assert.ErrorContains(t, err, `sqllock: extend "k": sql: database is closed`)
+	_, err = l.Release(ctx, "k", "t")
+	assert.ErrorContains(t, err, `sqllock: release "k": sql: database is closed`)
+}
+
 func TestNilDatabase(t *testing.T) {
 	l := New(nil)
 	_, err := l.Acquire(t.Context(), "k", "t", time.Second)
