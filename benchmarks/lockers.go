@@ -143,9 +143,8 @@ func redsyncLock(r *redsync.Redsync) lock {
 	}
 }
 
-// rueidisLock is for a single server; all else is as by default, but for an attempt's time: by default it is
-// given up after 20 ms, which on a busy machine it may take, and whoever gave up waits for the next change of
-// the key, if none comes for ever. NoLoopTracking is said to be faster, and hung more often.
+// rueidisLock is for a single server; all else is as by default. It hangs now and then, also with a second in
+// place of 20 ms for an attempt (TryNextAfter), and with NoLoopTracking more often.
 func rueidisLock(j job) (lock, error) {
 	l, err := newRueidisLocker(j)
 	if err != nil {
