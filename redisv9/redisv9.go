@@ -45,7 +45,7 @@ const defaultPrefix = "locker:"
 //
 // All its methods return ctx's error when ctx is done, and an error that wraps the client's when the server
 // is down, hung, read-only or out of memory, or has another type of value at the lock's key; such a value is
-// left alone.
+// left alone. A string there is a lock, whoever set it: without an expiry it is held until somebody deletes it.
 type Locker struct {
 	client redis.UniversalClient
 	err    error // what every operation returns: there is no client
