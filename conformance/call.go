@@ -154,7 +154,7 @@ func (c *client) cannotRelease(key, token, why string) call {
 func (c *client) must(r call, ok bool, why string) call {
 	c.e.tb.Helper()
 	if r.err != nil || r.ok != ok {
-		c.e.fail(fmt.Sprintf("%s.%s = %v, nil: %s", c.name, r.op, ok, why),
+		c.e.failAbout(r.key, fmt.Sprintf("%s.%s = %v, nil: %s", c.name, r.op, ok, why),
 			fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result()))
 	}
 	return r
@@ -164,7 +164,7 @@ func (c *client) must(r call, ok bool, why string) call {
 func (c *client) answers(r call) call {
 	c.e.tb.Helper()
 	if r.err != nil {
-		c.e.fail(fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.name, r.op),
+		c.e.failAbout(r.key, fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.name, r.op),
 			fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result()))
 	}
 	return r
@@ -187,12 +187,12 @@ func (c *client) takesWhen(key, token string, ttl time.Duration, earliest, lates
 		case r.err != nil:
 			c.must(r, r.end.After(earliest), why)
 		case r.ok && r.end.Before(earliest):
-			c.e.fail(fmt.Sprintf("nobody else acquires it before %s: %s", c.e.journal.at(earliest), why),
-				fmt.Sprintf("%s.Acquire had it at %s, %v early", c.name, c.e.journal.at(r.end), earliest.Sub(r.end)))
+			c.e.failAbout(key, fmt.Sprintf("nobody else acquires %s before %s: %s", c.e.journal.short(key), c.e.journal.at(earliest), why),
+				fmt.Sprintf("%s.Acquire had it at %s, %v early", c.name, c.e.journal.at(r.end), earliest.Sub(r.end).Round(time.Microsecond)))
 		case r.ok:
 			return r
 		case r.start.After(latest.Add(c.e.slack())):
-			c.e.fail(fmt.Sprintf("it is free for others at %s, or with all patience at %s: %s", c.e.journal.at(latest),
+			c.e.failAbout(key, fmt.Sprintf("%s is free for others at %s, or with all patience at %s: %s", c.e.journal.short(key), c.e.journal.at(latest),
 				c.e.journal.at(latest.Add(c.e.slack())), why),
 				fmt.Sprintf("%s.Acquire was still refused at %s", c.name, c.e.journal.at(r.start)))
 		}

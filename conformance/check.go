@@ -72,7 +72,7 @@ func (s *suite) run(tb testing.TB, ck check) *recorder {
 func (s *suite) start(tb testing.TB, ck check) *recorder {
 	r := newRecorder(tb, ck.name)
 	e := newEnv(s, ck, r)
-	r.explain = e.explain
+	r.explain = func() string { return e.explain("") }
 	reason, skip := s.skips(ck)
 	r.start(func() {
 		if skip {

@@ -66,8 +66,7 @@ func Run(t *testing.T, c Config) {
 				if out := r.output(); out != "" {
 					fmt.Fprint(t.Output(), out)
 				}
-				reason, _ := s.skips(ck)
-				sum.add(r, reason)
+				sum.add(s, ck, r)
 				mu.Unlock()
 				switch {
 				case r.Failed():
@@ -84,15 +83,17 @@ func Run(t *testing.T, c Config) {
 
 // summary is what a run came to.
 type summary struct {
-	passed, failed int
-	skipped        map[string]int // by reason
+	passed  int
+	failed  []string       // by name
+	skipped map[string]int // by reason
 }
 
-func (sum *summary) add(r *recorder, reason string) {
+func (sum *summary) add(s *suite, ck check, r *recorder) {
 	switch {
 	case r.Failed():
-		sum.failed++
+		sum.failed = append(sum.failed, ck.name)
 	case r.Skipped():
+		reason, _ := s.skips(ck)
 		sum.skipped[reason]++
 	default:
 		sum.passed++
@@ -100,11 +101,32 @@ func (sum *summary) add(r *recorder, reason string) {
 }
 
 func (sum *summary) String() string {
-	s := fmt.Sprintf("conformance: %d checks passed, %d failed", sum.passed, sum.failed)
+	s := fmt.Sprintf("conformance: %d checks passed, %d failed", sum.passed, len(sum.failed))
+	if len(sum.failed) > 1 {
+		s += "; begin with " + plainest(sum.failed)
+	}
 	for _, reason := range slices.Sorted(maps.Keys(sum.skipped)) {
 		s += fmt.Sprintf("; %d skipped: %s", sum.skipped[reason], reason)
 	}
 	return s
+}
+
+// plainest is which of the failed checks says most directly what is wrong. A mistake fails others, too.
+func plainest(failed []string) string {
+	for _, name := range []string{
+		"exclusion/one-holder", "expiry/never-early", "release/only-the-owner", "extend/only-the-owner",
+		"fault/connection-refused", "fault/release-paused",
+	} {
+		if slices.Contains(failed, name) {
+			return name
+		}
+	}
+	for _, ck := range checks() {
+		if slices.Contains(failed, ck.name) {
+			return ck.name
+		}
+	}
+	return failed[0]
 }
 
 // suite is one run of the checks over one Config.
@@ -154,6 +176,9 @@ func newSuite(tb testing.TB, c Config, list []check) (*suite, error) {
 	tb.Cleanup(cancel)
 	go s.lag.measure(ctx)
 	if err := s.probe(); err != nil {
+		return nil, err
+	}
+	if err := s.probeNetwork(tb); err != nil {
 		return nil, err
 	}
 	if c.Addr == "" {

@@ -24,6 +24,9 @@ func TestBadConfig(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	nobody := ln.Addr().String()
+	somebody, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer somebody.Close()
 	require.NoError(t, ln.Close())
 	down := fakes(func(f *fake) {
 		f.everywhere(func(ctx context.Context, _ string, _ func(context.Context) error) error {
@@ -47,10 +50,11 @@ func TestBadConfig(t *testing.T) {
 			`Config.Skip names "release/twise", and there is no such check; of this group there are release/after-expiry, `},
 		"Skip names nothing like it": {Config{New: good.New, Skip: map[string]string{"nonsense": "x"}},
 			`Config.Skip names "nonsense", and there is no such check`},
-		"Skip without a reason":  {Config{New: good.New, Skip: map[string]string{"release/twice": ""}}, `no reason for "release/twice"`},
-		"nobody at the address":  {Config{New: good.New, Addr: nobody}, "Config.Addr: nobody answers at"},
-		"no address":             {Config{New: good.New, Addr: "nonsense"}, "Config.Addr: nobody answers at"},
-		"a backend that is down": {down, "the first Acquire on the backend failed: i/o timeout"},
+		"Skip without a reason":     {Config{New: good.New, Skip: map[string]string{"release/twice": ""}}, `no reason for "release/twice"`},
+		"nobody at the address":     {Config{New: good.New, Addr: nobody}, "Config.Addr: nobody answers at"},
+		"New does not use its addr": {Config{New: good.New, Addr: somebody.Addr().String()}, "Config.New does not use its addr"},
+		"no address":                {Config{New: good.New, Addr: "nonsense"}, "Config.Addr: nobody answers at"},
+		"a backend that is down":    {down, "the first Acquire on the backend failed: i/o timeout"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +96,7 @@ func TestRunOutput(t *testing.T) {
 	assert.Contains(t, out, "--- PASS: TestRunHelper/release/twice")
 	assert.Contains(t, out, "--- SKIP: TestRunHelper/release/atomic")
 	assert.Contains(t, out, "release/atomic is skipped: for a reason")
-	assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; 1 skipped: for a reason\n")
+	assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; begin with release/only-the-owner; 1 skipped: for a reason\n")
 	assert.NotContains(t, out, "TestRunHelper/extend", "a pattern chooses checks")
 	assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/only-the-owner
  +rule      C7 Release only when .*

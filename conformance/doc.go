@@ -5,7 +5,7 @@
 //	func TestConformance(t *testing.T) {
 //		conformance.Run(t, conformance.Config{
 //			New: func(tb testing.TB, addr string) locker.Locker {
-//				client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+//				client := redis.NewClient(&redis.Options{Addr: addr}) // as your users make it
 //				tb.Cleanup(func() { client.Close() })
 //				return New(client)
 //			},
@@ -43,8 +43,16 @@
 //
 // Without Config.Addr nothing is known about errors: nothing goes wrong in such a run. A Locker that says false
 // where it should say that it does not know passes then, and so does one whose calls outlive their context on a
-// backend that hangs. Nor does the suite see what stays behind on the backend itself, such as rows that have
-// expired. These are for the adapter's own tests.
+// backend that hangs.
+//
+// Some mistakes no run can see, since it knows no protocol and has but one machine: an expiry that is reckoned
+// by the client's clock (the three Lockers share it; the rule is that the backend's counts); replies that are
+// errors of the backend, such as that it is read-only or out of memory, taken for false; a very long ttl cut
+// short; what stays behind on the backend, such as rows that have expired. These are for the adapter's own
+// tests.
+//
+// The adapter is judged together with the client that New makes. A setting there that mends a check, such as
+// no repetition of requests, has to be asked of users, or to be made unnecessary.
 //
 // # Reading a failure
 //
@@ -60,9 +68,8 @@
 //	  happened  A.Release = true, nil
 //	  often     a stale holder's release that deletes its successor's lock.
 //
-// Keys and tokens have short names, k1 and t1; times count from the check's first step. When several checks
-// fail, begin with exclusion/one-holder, release/only-the-owner and expiry/not-late: what is wrong there fails
-// many others as well.
+// Keys and tokens have short names, k1 and t1; times count from the check's first step. One mistake often fails
+// several checks; then the last line of Run's output says with which to begin.
 //
 // # What a failure means
 //

@@ -82,6 +82,12 @@ func (e *env) slack() time.Duration { return e.suite.config.Granularity + e.suit
 // the first failure only: others that its goroutines may have run into follow from it, mostly.
 func (e *env) fail(expected, happened string) {
 	e.tb.Helper()
+	e.failAbout("", expected, happened)
+}
+
+// failAbout is fail where all that matters was done to one key.
+func (e *env) failAbout(key, expected, happened string) {
+	e.tb.Helper()
 	e.mu.Lock()
 	first := !e.told
 	e.told = true
@@ -89,17 +95,17 @@ func (e *env) fail(expected, happened string) {
 	if !first {
 		e.tb.FailNow()
 	}
-	e.tb.Fatalf("%s", e.explain()+
+	e.tb.Fatalf("%s", e.journal.shorten(e.explain(key)+
 		"  expected  "+indent(expected)+"\n"+
 		"  happened  "+indent(happened)+"\n"+
-		"  often     "+indent(e.check.causes)+"\n")
+		"  often     "+indent(e.check.causes)+"\n"))
 }
 
-// explain says what is checked and what has been done so far.
-func (e *env) explain() string {
+// explain says what is checked and what has been done so far, to key if it is not empty.
+func (e *env) explain(key string) string {
 	return e.check.name + "\n" +
 		"  rule      " + indent(e.check.rule) + "\n" +
-		"  done      " + indent(e.journal.String()) + "\n"
+		"  done      " + indent(e.journal.about(key)) + "\n"
 }
 
 func indent(s string) string {

@@ -56,7 +56,8 @@ func exclusionChecks() []check {
 		rule: "C3, C4, C6: only the token that holds the lock moves its expiry; an attempt that is refused " +
 			"changes nothing.",
 		causes: "an expiry that is set, in a step of its own, whether or not the acquisition came about (SETNX, then " +
-			"EXPIRE for losers too), or a value that a loser overwrites (GETSET).",
+			"EXPIRE for losers too), or a value that a loser overwrites (GETSET); where expiry/never-early fails, too, a " +
+			"ttl rounded down.",
 		run: checkRefusedCostNothing,
 	}}...)
 }
@@ -104,7 +105,7 @@ func checkOneAttempt(e *env) {
 	for range 3 {
 		idle := quickest(func() call { return e.B.takes(e.key(), e.token(), long, "the key is fresh") })
 		refused = quickest(func() call { return e.B.blocked(key, "A holds the lock") })
-		if limit = 20*idle + 150*time.Millisecond; refused <= limit {
+		if limit = 20*idle + 40*time.Millisecond; refused <= limit {
 			return
 		}
 	}

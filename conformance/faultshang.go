@@ -21,7 +21,8 @@ func hangChecks() []check {
 		rule: ruleHang,
 		causes: "ctx not passed on to the client library, or one that minds deadlines only when told to (go-redis: " +
 			"ContextTimeoutEnabled) or not at all: then run the call in a goroutine and leave it behind; an i/o timeout " +
-			"returned where it is ctx that has ended.",
+			"returned where it is ctx that has ended: a socket that has ctx's deadline may be a little before ctx itself, " +
+			"so compare the time with ctx.Deadline, too.",
 		run: hangDeadline,
 	}, {
 		name: "fault/hang-leak",

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -26,8 +27,10 @@ type step struct {
 	repeats int
 }
 
-// journalLength is how many steps are kept, the latest ones.
-const journalLength = 30
+const (
+	journalLength = 2000 // how many steps are kept at least, the latest ones,
+	journalShown  = 30   // and how many of them are shown
+)
 
 // label gives s a short name of a kind, such as k1, and returns s.
 func (j *journal) label(kind, s string) string {
@@ -108,9 +111,9 @@ func (j *journal) append(s *step) {
 	if j.begun.IsZero() {
 		j.begun = s.from
 	}
-	if len(j.steps) == journalLength {
-		j.steps = append(j.steps[:0:0], j.steps[1:]...)
-		j.dropped++
+	if len(j.steps) == 2*journalLength {
+		j.steps = append(j.steps[:0:0], j.steps[journalLength:]...)
+		j.dropped += journalLength
 	}
 	j.steps = append(j.steps, s)
 }
@@ -129,18 +132,36 @@ func (j *journal) finish(s *step, c call) {
 // same says whether o came out as s did.
 func (s *step) same(o *step) bool {
 	a, b := s.call, o.call
-	return s.remark == "" && o.remark == "" && !s.running && a.client == b.client && a.op == b.op &&
+	return s.remark == "" && o.remark == "" && !s.running && !o.running && a.client == b.client && a.op == b.op &&
 		a.key == b.key && a.token == b.token && a.ttl == b.ttl && a.result() == b.result()
 }
 
-func (j *journal) String() string {
+// about is what has been done to key, or everything when key is empty, and the remarks.
+func (j *journal) about(key string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var b strings.Builder
-	if j.dropped > 0 {
-		fmt.Fprintf(&b, "… %d earlier steps\n", j.dropped)
-	}
+	var shown []step
+	earlier, others := j.dropped, 0
 	for _, s := range j.steps {
+		switch n := len(shown); {
+		case key != "" && s.remark == "" && s.call.key != key:
+			others++
+		case n > 0 && shown[n-1].same(s): // what came between was about other keys
+			shown[n-1].repeats += s.repeats
+			shown[n-1].call.end = s.call.end
+		default:
+			shown = append(shown, *s)
+		}
+	}
+	if over := len(shown) - journalShown; over > 0 {
+		earlier += over
+		shown = shown[over:]
+	}
+	var b strings.Builder
+	if earlier > 0 {
+		fmt.Fprintf(&b, "… %s\n", plural(earlier, "earlier step"))
+	}
+	for _, s := range shown {
 		fmt.Fprintf(&b, "%s  ", j.atLocked(s.from))
 		if s.remark != "" {
 			fmt.Fprintln(&b, s.remark)
@@ -160,8 +181,23 @@ func (j *journal) String() string {
 			fmt.Fprintf(&b, ") = %s after %.1fms\n", c.result(), float64(c.end.Sub(c.start).Microseconds())/1000)
 		}
 	}
+	if others > 0 {
+		fmt.Fprintf(&b, "… and %s with other keys\n", plural(others, "step"))
+	}
 	if b.Len() == 0 {
-		return "nothing yet"
+		return "what this check does so often that it keeps no record of it"
 	}
 	return b.String()
+}
+
+// shorten puts the short names of keys and tokens into what was said by others, such as errors.
+func (j *journal) shorten(text string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for name, label := range j.labels {
+		if len(name) >= len(rand.Text()) { // not one that may be a word
+			text = strings.ReplaceAll(text, name, label)
+		}
+	}
+	return text
 }

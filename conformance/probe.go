@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"testing"
 	"time"
 
 	"github.com/golockers/locker"
@@ -69,6 +71,30 @@ func (s *suite) apart(ctx context.Context, b locker.Locker, key, token string, t
 	aHolds, _ := a.Extend(ctx, key, token, ttl)
 	bHolds, _ := b.Extend(ctx, key, other, ttl)
 	return aHolds && bHolds, nil
+}
+
+// probeNetwork sees that a Locker can be made that goes through the fault proxy.
+func (s *suite) probeNetwork(tb testing.TB) error {
+	if s.config.Addr == "" {
+		return nil
+	}
+	p := newProxy(tb, s.config.Addr)
+	l := s.config.New(tb, p.addr)
+	if v := reflect.ValueOf(l); l == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		return errors.New("Config.New returned nil for the address of the fault proxy")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	key, token := randomKey(), randomToken()
+	if _, err := l.Acquire(ctx, key, token, time.Minute); err != nil {
+		return fmt.Errorf("the first Acquire through the fault proxy failed: %w", err)
+	}
+	l.Release(ctx, key, token)
+	if n, _ := p.count(); n == 0 {
+		return errors.New("Config.New does not use its addr: it was given that of the fault proxy, the Locker works, " +
+			"and not a byte has come to the proxy")
+	}
+	return nil
 }
 
 // probeOptional notes which optional interfaces cannot be checked, and why. A method that fails in another

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -98,6 +99,15 @@ func withoutCause(ctx context.Context, do func(context.Context) (bool, error)) (
 	ok, err := do(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = errors.New("the lock could not be had")
+	}
+	return ok, err
+}
+
+// causeAsText says why something failed to who reads it, and not to errors.Is.
+func causeAsText(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
+	ok, err := do(ctx)
+	if err != nil && over(ctx) == nil {
+		err = fmt.Errorf("the lock could not be had: %v", err)
 	}
 	return ok, err
 }

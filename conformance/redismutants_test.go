@@ -189,6 +189,10 @@ var redisMutants = []mutant{{
 	config: onRedisThrough(nil, withoutCause),
 	must:   []string{"fault/connection-refused"},
 }, {
+	name:   "the cause as text",
+	config: onRedisThrough(nil, causeAsText),
+	must:   []string{"fault/connection-refused"},
+}, {
 	name:   "the context's error hidden",
 	config: onRedisThrough(nil, contextHidden),
 	must: []string{
