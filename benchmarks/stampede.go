@@ -253,19 +253,17 @@ func (l *loading) run(ctx context.Context, o order) reply {
 	l.round.Store(int64(o.Round))
 	l.fail.Store(o.Fail)
 	want := "value " + strconv.Itoa(o.Round)
-	r := reply{Start: o.Start}
-	var mu sync.Mutex
+	results := make([]reply, l.Count) // by caller: they share nothing that they could wait for
 	var callers sync.WaitGroup
 	start := make(chan struct{})
 	end := o.Start.Add(o.For)
-	for range l.Count {
+	for i := range results {
 		callers.Go(func() {
+			r := &results[i]
 			<-start
 			for {
 				v, err := l.load(ctx)
-				took := time.Since(o.Start)
-				mu.Lock()
-				r.Took = append(r.Took, took)
+				r.Took = append(r.Took, time.Since(o.Start))
 				if err != nil {
 					if r.Fails++; r.Error == "" {
 						r.Error = err.Error()
@@ -273,7 +271,6 @@ func (l *loading) run(ctx context.Context, o order) reply {
 				} else if v != want {
 					r.Wrong++
 				}
-				mu.Unlock()
 				if !o.Again || !time.Now().Before(end) {
 					return
 				}
@@ -285,7 +282,15 @@ func (l *loading) run(ctx context.Context, o order) reply {
 	close(start)
 	callers.Wait()
 	time.Sleep(5 * time.Millisecond) // for the others: to send the reply takes a processor
-	r.Loads = l.loads.Swap(0)
+	r := reply{Start: o.Start, Loads: l.loads.Swap(0)}
+	for _, caller := range results {
+		r.Took = append(r.Took, caller.Took...)
+		r.Fails += caller.Fails
+		r.Wrong += caller.Wrong
+		if r.Error == "" {
+			r.Error = caller.Error
+		}
+	}
 	if n := l.loadEnd.Swap(0); n > 0 {
 		r.LoadEnd = time.Unix(0, n)
 	}
