@@ -26,6 +26,7 @@ type Lease struct {
 	state    leaseState
 	isLost   bool
 	ttl      time.Duration // what keep-alive extends by: the last one that the user asked for
+	unsure   time.Duration // the shortest ttl of an extension without an answer, which may yet arrive; 0: none
 	deadline time.Time     // from then on the lock must be assumed gone
 	lost     chan struct{} // made by the first Lost
 	onLost   func()        // called once, when the lease is lost
@@ -72,7 +73,8 @@ func (l *Lease) Token() string {
 
 // Deadline returns the moment, on this process's monotonic clock, at which the lock must be assumed gone.
 // It is never after the real expiry. Each extension that succeeds moves it; while an extension is under
-// way, and after one of unknown outcome, it is the earlier of the old and the new one.
+// way, and after one of unknown outcome, it is the earlier of the old and the new one. One of unknown outcome
+// may take effect at any time later: from then on the Deadline is never further off than that one's ttl.
 func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}
@@ -108,7 +110,7 @@ var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); r
 // Extend replaces the remaining time of the lock by ttl, at least a millisecond, longer or shorter; a
 // keep-alive goes on with that ttl. It returns ErrNotHeld when the lease was lost, which it then stays, and
 // ErrInvalidTTL for a ttl that is too short, or too long for the backend. After any other error the lock
-// may or may not have been extended: the lease is still held until its Deadline, and Extend may be
+// may or may not have been extended, or be yet: the lease is still held until its Deadline, and Extend may be
 // repeated. It waits for an extension that is under way, a keep-alive's for instance, as long as ctx lasts.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil || l.locker == nil {
@@ -163,6 +165,9 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	defer l.mu.Unlock()
 	switch {
 	case err != nil:
+		if !errors.Is(err, ErrInvalidTTL) && (l.unsure == 0 || ttl < l.unsure) {
+			l.unsure = ttl
+		}
 		return l.wrap("extend", err)
 	case !extended:
 		if l.state == held {
@@ -172,13 +177,17 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	case !l.isHeld(): // the reply came after the deadline, or after an Unlock
 		return l.wrap("extend", ErrNotHeld)
 	}
+	if l.unsure > 0 && l.unsure < ttl {
+		next = next.Add(l.unsure - ttl)
+	}
 	l.setDeadline(next)
 	l.ttl = ttl
 	return nil
 }
 
 // Unlock releases the lock. It works when ctx has ended, so that it can be deferred: it keeps ctx's values
-// but not its cancellation, and takes 5 seconds at most.
+// but not its cancellation, and takes 5 seconds at most; where the client takes longer to give up a request,
+// one I/O timeout of the client more.
 //
 // Unlock of a lost lease returns ErrNotHeld, joined by the backend's error if what may be left of the lock
 // could not be released either; so does every Unlock after the first one that got an answer. An error that

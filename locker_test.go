@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"strings"
@@ -184,6 +185,19 @@ func TestCleanUp(t *testing.T) {
 		assert.True(t, l.isFree("k"))
 		assert.Zero(t, time.Since(start))
 		assert.Equal(t, l.acquire, l.release, "another token")
+	})
+
+	bubble(t, "a mistake in an argument is nothing to clean up after", func(t *testing.T) {
+		l := &fake{}
+		for _, mistake := range []error{locker.ErrInvalidKey, locker.ErrInvalidToken, locker.ErrInvalidTTL} {
+			l.onAcquire = func(context.Context, string, time.Duration) (bool, error) {
+				return false, fmt.Errorf("not on this backend: %w", mistake)
+			}
+			_, err := locker.TryLock(t.Context(), l, "k", time.Minute)
+			require.ErrorIs(t, err, mistake)
+		}
+		time.Sleep(time.Minute)
+		assert.Empty(t, l.release)
 	})
 
 	bubble(t, "a request that arrives later is released, too", func(t *testing.T) {

@@ -59,7 +59,7 @@ func (w *waiter) inLine(ctx context.Context, l Waiter) error {
 	case errors.Is(err, ErrHeld): // it was in line and has left it: nothing to clean up
 		return w.giveUp(ctx, err)
 	case err != nil:
-		w.cleanUp(ctx)
+		w.cleanUpAfter(ctx, err)
 		return w.giveUp(ctx, err)
 	}
 	return w.won(ctx, deadline)
@@ -102,7 +102,7 @@ func (w *waiter) attempt(ctx context.Context) (acquired bool, err error) {
 	acquired, err = w.locker.Acquire(ctx, w.key, w.token, w.ttl)
 	switch {
 	case err != nil:
-		w.cleanUp(ctx)
+		w.cleanUpAfter(ctx, err)
 		return false, w.giveUp(ctx, err)
 	case !acquired:
 		w.refused = true
@@ -140,6 +140,13 @@ func (w *waiter) giveUp(ctx context.Context, err error) error {
 		err = fmt.Errorf("%w: %w", err, ErrHeld)
 	}
 	return err
+}
+
+// cleanUpAfter is cleanUp, unless err says that what was asked for cannot be.
+func (w *waiter) cleanUpAfter(ctx context.Context, err error) {
+	if !errors.Is(err, ErrInvalidTTL) && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidToken) {
+		w.cleanUp(ctx)
+	}
 }
 
 func (w *waiter) cleanUp(ctx context.Context) { cleanUp(ctx, w.locker, w.key, w.token, w.ttl) }

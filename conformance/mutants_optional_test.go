@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path"
@@ -395,6 +396,15 @@ var waitMutants = []mutant{
 						return time.Time{}, fmt.Errorf("%w (%w)", ctx.Err(), locker.ErrHeld)
 					}
 				}
+			})
+		},
+	}, {
+		name: "a wait that is not supported gives up its place later",
+		must: []string{"wait/unsupported"},
+		alter: func(f *fake) {
+			f.waits(func(_ context.Context, key, token string, _ time.Duration) (time.Time, error) {
+				time.AfterFunc(2*time.Millisecond, func() { f.store.release(key, token) })
+				return time.Time{}, errors.ErrUnsupported
 			})
 		},
 	}, {

@@ -20,6 +20,8 @@ const (
 	ruleWaitDeadline = "Wait's deadline is on this process's monotonic clock and never after the real expiry."
 	ruleWaitLeave    = "Wait: leaving the line leaves nothing; a grant that crosses with the leaving is released or passed " +
 		"on: never lost. The error wraps both ctx's error and ErrHeld."
+	ruleWaitUnsupported = "Watch, Wait and Fence may return errors.ErrUnsupported: then nothing has happened, and the caller " +
+		"goes on in another way, with the same token."
 	ruleWaitVanished = "Wait: a holder that vanished costs the line its ttl."
 )
 
@@ -29,6 +31,12 @@ func waitChecks() []check {
 		rule:   ruleWaitFree,
 		causes: "a Wait that joins a line without trying, or whose lock is not the one that Acquire, Extend and Release know.",
 		run:    checkWaitFree,
+	}, {
+		name: "wait/unsupported",
+		rule: ruleWaitUnsupported,
+		causes: "a place in line that is given up in the background after Wait has returned: that releases the lock " +
+			"which the same token has acquired meanwhile in another way.",
+		run: checkWaitUnsupported,
 	}, {
 		name:   "wait/in-turn",
 		rule:   ruleWaitTurn,
@@ -73,7 +81,9 @@ func waitChecks() []check {
 		run:    checkWaitAnyName,
 	}}
 	for i := range list {
-		list[i].needs |= needsWait
+		if list[i].name != "wait/unsupported" {
+			list[i].needs |= needsWait
+		}
 	}
 	return list
 }
@@ -130,6 +140,28 @@ func checkWaitFree(e *env) {
 
 	held := wait(e.A, t1, 700*time.Millisecond, "the key is free")
 	e.C.takesOver(held, e.token(), long)
+}
+
+// checkWaitUnsupported is for a Locker that has Wait, but not here.
+func checkWaitUnsupported(e *env) {
+	w, ok := e.A.l.(locker.Waiter)
+	if !ok || e.has(needsWait) {
+		return
+	}
+	e.until(30, 2*time.Second, func() {
+		key, token := e.key(), e.token()
+		other := e.B.takes(key, e.token(), long, "the key is fresh")
+		if _, err := w.Wait(e.ctx, key, token, long); !errors.Is(err, errors.ErrUnsupported) {
+			e.fail("A.Wait says errors.ErrUnsupported, as it did at first", fmt.Sprintf("A.Wait says %v", err))
+		}
+		e.note("A.Wait(%s, %s) is errors.ErrUnsupported", e.journal.short(key), e.journal.short(token))
+		e.B.releases(key, other.token, "B holds the lock")
+		e.A.takes(key, token, long, "B has released it")
+		e.sleep(5 * time.Millisecond)
+		e.A.extends(key, token, long, "A holds the lock")
+		e.C.blocked(key, "A holds the lock")
+		e.A.releases(key, token, "A holds the lock")
+	})
 }
 
 func checkWaitInTurn(e *env) {

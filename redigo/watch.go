@@ -24,6 +24,9 @@ const (
 // know SUBSCRIBE, or does not allow it, the error wraps [errors.ErrUnsupported]. Watchers are woken when
 // the connection that they share breaks, and again when there is another.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if l.subscriber == nil { // made without New
+		return nil, wrap("watch", key, errNilPool)
+	}
 	wake, err := l.subscriber.watch(ctx, l.prefix+key)
 	if err != nil {
 		return nil, wrap("watch", key, err)

@@ -38,6 +38,10 @@ func (s *sending) MarshalBinary() ([]byte, error) {
 // isOver says that nothing of it is still to come, once the call has returned.
 func (s *sending) isOver() bool { return s.answered || s.sends == 0 }
 
+// isUnsent says that it certainly never left the process. The call has returned, but may have been left behind:
+// then nobody knows.
+func (s *sending) isUnsent() bool { return s.ctx.Err() == nil && s.sends == 0 }
+
 // String is what hooks that log commands show.
 func (s *sending) String() string { return s.token }
 

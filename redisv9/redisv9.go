@@ -62,9 +62,9 @@ type Locker struct {
 
 	calls    inflight.Calls
 	subs     subscriptions
-	channel  string        // on which it hears of locks that were handed to it
-	waiters  atomic.Uint64 // how many have waited: the last one's id
-	givingUp atomic.Int64  // how many are giving up their place in line
+	channel  atomic.Pointer[string] // on which it hears of locks that were handed to it
+	waiters  atomic.Uint64          // how many have waited: the last one's id
+	givingUp atomic.Int64           // how many are giving up their place in line
 }
 
 var (
@@ -131,7 +131,8 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	default:
 		l.limits = limits{io: defaultTimeout, inline: defaultTimeout}
 	}
-	l.channel = newChannel(l.mark)
+	channel := newChannel(l.mark)
+	l.channel.Store(&channel)
 	l.server = &anySubscriber{l.client}
 	l.subs.timeout, l.subs.linger = l.limits.io, linger
 	return l

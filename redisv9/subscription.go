@@ -51,6 +51,7 @@ type anySubscriber struct{ subscriber }
 type channel struct {
 	listeners map[listener]struct{}
 	addresses map[string]listener // those that have one; such a channel is kept as long as its connection
+	retired   bool                // it has addresses, and is given up all the same, as soon as nobody listens
 	unused    time.Time           // since when nobody listens
 }
 
@@ -174,13 +175,34 @@ func (s *subscriptions) unlisten(name string, who listener) {
 	}
 	delete(c.listeners, who)
 	delete(c.addresses, who.address())
-	if len(c.listeners) == 0 && c.addresses == nil {
+	switch {
+	case len(c.listeners) > 0:
+	case c.retired:
+		s.drop(name)
+	case c.addresses == nil:
 		c.unused = time.Now()
 		s.idle[name] = c
 	}
 	if s.users--; s.users == 0 {
 		s.unused = time.Now()
 	}
+}
+
+// retire has a channel given up as soon as nobody listens any more.
+func (s *subscriptions) retire(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.channels[name]; ok {
+		if c.retired = true; len(c.listeners) == 0 {
+			s.drop(name)
+		}
+	}
+}
+
+func (s *subscriptions) drop(name string) {
+	delete(s.idle, name)
+	delete(s.channels, name)
+	s.changed(name)
 }
 
 // changed tells all feeds that a channel is wanted, or is no longer.
@@ -196,9 +218,7 @@ func (s *subscriptions) changed(name string) {
 func (s *subscriptions) sweep(now time.Time) {
 	for name, c := range s.idle {
 		if now.Sub(c.unused) >= channelRest {
-			delete(s.idle, name)
-			delete(s.channels, name)
-			s.changed(name)
+			s.drop(name)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		return start.Add(ttl), nil
 	case err == nil:
 		return l.waitInLine(ctx, key, token, ttl, n, ms, true)
-	case l.err == nil:
+	case l.err == nil && !s.isUnsent():
 		l.giveUp(ctx, key, n, "", s, false)
 	}
 	return time.Time{}, err
@@ -138,17 +138,18 @@ func (l *Locker) waitInLine(ctx context.Context, key, token string, ttl time.Dur
 		return time.Time{}, waitError(key, err)
 	}
 	id := strconv.FormatUint(l.waiters.Add(1), 10)
+	channel := *l.channel.Load()
 	w := &waiting{
 		id:      id,
-		entry:   l.channel + " " + id + " " + strconv.FormatInt(ms, 10) + " " + token,
+		entry:   channel + " " + id + " " + strconv.FormatInt(ms, 10) + " " + token,
 		granted: make(chan serverTime, 1),
 		before:  make(chan time.Duration, 1),
 		again:   make(chan struct{}, 1),
 		isHeld:  isHeld,
 	}
 	// It joins before the subscription is live: its place in line is that of its request.
-	subscribed := l.subs.join(servers, l.channel, w)
-	defer l.subs.unlisten(l.channel, w)
+	subscribed := l.subs.join(servers, channel, w)
+	defer l.subs.unlisten(channel, w)
 	live := subscribed.done
 	select {
 	case <-live:
@@ -169,7 +170,9 @@ func (l *Locker) waitInLine(ctx context.Context, key, token string, ttl time.Dur
 			place, err := l.askForPlace(s, key, n, ms, w.entry)
 			switch {
 			case err != nil:
-				l.giveUp(ctx, key, n, w.entry, s, w.unsure)
+				if !w.asked.IsZero() || !s.isUnsent() {
+					l.giveUp(ctx, key, n, w.entry, s, w.unsure)
+				}
 				if w.isHeld && ctx.Err() != nil {
 					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
 				}
@@ -206,8 +209,7 @@ func (l *Locker) waitInLine(ctx context.Context, key, token string, ttl time.Dur
 		case <-live:
 			live = nil
 			if !subscribed.live {
-				l.giveUp(ctx, key, n, w.entry, s, w.unsure)
-				return time.Time{}, waitError(key, unsupported(subscribed.err))
+				return time.Time{}, l.leaveUnheard(ctx, key, n, w, s, subscribed.err)
 			}
 			look = true
 		case <-ctx.Done():
@@ -215,6 +217,28 @@ func (l *Locker) waitInLine(ctx context.Context, key, token string, ttl time.Dur
 			return time.Time{}, waitError(key, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld))
 		}
 	}
+}
+
+// leaveUnheard ends a Wait that cannot hear of its turn, because of cause. A caller who may not subscribe goes on
+// in another way, with the same token: by then nothing of this one may be left.
+func (l *Locker) leaveUnheard(ctx context.Context, key string, n names, w *waiting, last *sending, cause error) error {
+	err := unsupported(cause)
+	if errors.Is(err, errors.ErrUnsupported) {
+		s := &sending{ctx: ctx, token: last.token}
+		_, leaveErr := callInOrder(l, s, "wait", key, func() (any, error) {
+			return l.run(l.scripts.release, n.lock, n.line, s, w.entry)
+		})
+		switch {
+		case ctx.Err() != nil:
+			err = fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+		case leaveErr == nil && s.sends == 1 && !w.unsure:
+			return waitError(key, err)
+		default: // a request may be under way
+			err = cause
+		}
+	}
+	l.giveUp(ctx, key, n, w.entry, last, w.unsure)
+	return waitError(key, err)
 }
 
 // askForPlace takes the lock if it is free or was granted, and otherwise puts the entry in line if it is not
@@ -243,7 +267,11 @@ func (w *waiting) deadline(granted serverTime, ttl time.Duration) time.Time {
 
 // giveUp takes an entry out of the line in the background, and releases the lock if it was granted. One
 // request does that for sure when all requests for them have been answered; otherwise one may be under way
-// that takes the lock, or puts the entry in line, later. It outlives ctx.
+// that takes the lock, or puts the entry in line, later, also after an earlier one was found there. It outlives
+// ctx.
+//
+// An entry that may have stayed in line must not be handed the lock: it would be nobody's for its ttl. So
+// nobody listens to its channel any more, which is how the scripts know whom to pass over.
 func (l *Locker) giveUp(ctx context.Context, key string, n names, entry string, last *sending, unsure bool) {
 	go func() {
 		defer l.givingUp.Add(-1)
@@ -257,16 +285,43 @@ func (l *Locker) giveUp(ctx context.Context, key string, n names, entry string, 
 				return reply != int64(0), err
 			})
 			// In order, that is after the last request has come back: only now may it be asked.
-			if err == nil && (found || !mayRepeat || !unsure && last.isOver()) {
+			if err == nil && (found && entry == "" || !unsure && last.isOver()) {
 				return
 			}
-			select {
-			case <-time.After(rest):
-			case <-ctx.Done():
-				return
+			if mayRepeat && sleep(ctx, rest) {
+				continue
 			}
+			if channel, _, inLine := strings.Cut(entry, " "); inLine {
+				l.retire(channel)
+			}
+			return
 		}
 	}()
+}
+
+// sleep says whether d has passed before the end of ctx.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// retire has the Locker's later waiters hear of their turns on another channel, and gives up this one when
+// its last waiter has gone.
+func (l *Locker) retire(channel string) {
+	old := l.channel.Load()
+	if *old != channel {
+		return
+	}
+	fresh := newChannel(l.mark)
+	if l.channel.CompareAndSwap(old, &fresh) {
+		l.subs.retire(channel)
+	}
 }
 
 // newChannel returns a name for a Locker's own channel. It has no space in it.

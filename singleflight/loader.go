@@ -156,11 +156,14 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 // Forget is for a caller that has just changed what the source returns for key. A later Load in this
 // process does not join a load that began before, and what that one gets is not stored any more, unless
 // storing it has begun. Take the old value out of the cache after Forget, so that no load that began before
-// puts it back.
+// puts it back; one that was storing it at that moment still may.
 //
 // Loads in other processes are not reached: one that is under way there may still store what it read before
 // the change. Where that matters, the values need a version, or a short life.
 func (l *Loader[V]) Forget(key string) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	if w := l.work[key]; w != nil {
 		w.forgets++
@@ -171,6 +174,8 @@ func (l *Loader[V]) Forget(key string) {
 
 func (l *Loader[V]) check(key string) error {
 	switch {
+	case l == nil:
+		return errors.New("the Loader is nil")
 	case l.locker == nil:
 		return errors.New("the Locker is nil")
 	case l.cache == nil:

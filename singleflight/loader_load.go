@@ -3,6 +3,7 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -201,13 +202,25 @@ func isInvalid(err error) bool {
 }
 
 // unlock releases the lock. An error changes nothing for the callers: the value is theirs, and the lock was
-// lost or ends with its ttl. When it is known to be lost, nobody waits for the release, and the
-// backend may well be down, so it is done in the background.
+// lost or ends with its ttl. So they wait for a backend that hangs no longer than for any other answer; and
+// not at all when the lock is known to be lost, since nobody waits for its release, and the backend may well
+// be down.
 func (l *Loader[V]) unlock(ctx context.Context, lease *locker.Lease) {
-	if isHeld(lease) {
-		_ = lease.Unlock(ctx)
-	} else {
+	if !isHeld(lease) {
 		go lease.Unlock(ctx)
+		return
+	}
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		_ = lease.Unlock(ctx)
+	}()
+	patience := time.NewTimer(answerTime)
+	defer patience.Stop()
+	select {
+	case <-released:
+	case <-patience.C:
+		l.lockOutage.failed(lease.Key(), &noAnswerError{fmt.Sprintf("no answer within %v", answerTime), context.DeadlineExceeded})
 	}
 }
 

@@ -70,6 +70,24 @@ func TestLoadLockDown(t *testing.T) {
 	}
 }
 
+// The backend hangs when the value is there and stored: that is no reason to wait for longer than for any answer.
+func TestLoadReleaseHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onExtend, p.onRelease = hang, hang
+		l := NewLoader(p.locker(), p.cache(), p.slowly(10*time.Millisecond, "fresh"))
+		require.Equal(t, loaded{"fresh", nil, 10*time.Millisecond + answerTime}, <-goLoad(t.Context(), l, "k"))
+		stored, _ := b.get("k")
+		require.Equal(t, "fresh", stored)
+		b.remove("k")
+		p.reset()
+		require.Equal(t, loaded{"fresh", nil, 10 * time.Millisecond}, <-goLoad(t.Context(), l, "k"))
+		require.Zero(t, p.count("acquire"), "it is left alone for a moment")
+		time.Sleep(time.Minute)
+	})
+}
+
 // The backend hangs: the first caller for a key pays for it, and no more than answerTime.
 func TestLoadLockHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -495,6 +495,7 @@ func TestLoadMistakes(t *testing.T) {
 		p := newBackend().process()
 		source := p.slowly(0, "v")
 		for want, l := range map[string]*Loader[string]{
+			"the Loader is nil": nil,
 			"the Locker is nil": NewLoader(nil, p.cache(), source),
 			"the Cache is nil":  NewLoader(p.locker(), nil, source),
 			"the source is nil": NewLoader[string](p.locker(), p.cache(), nil),

@@ -1,0 +1,211 @@
+package redisv9_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What a Wait leaves behind that ends without the lock: nothing that takes it away from somebody, or keeps it
+// for nobody.
+
+// Lock goes on with the same token when Wait is not supported. A place in line that was given up later would
+// release the lock under its holder.
+func TestLockWithoutSubscribing(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands",
+		"resetchannels").Err())
+	key, _, _ := names(t)
+	var inside, served atomic.Int64
+	var all sync.WaitGroup
+	end := time.Now().Add(2 * time.Second)
+	for range 6 {
+		l := newLocker(t, &redis.Options{Addr: addr, Username: "limited", Password: "secret", ContextTimeoutEnabled: true})
+		all.Go(func() {
+			for first := true; first || time.Now().Before(end); first = false {
+				lease, err := locker.Lock(ctx, l, key, time.Minute)
+				if !assert.NoError(t, err) {
+					return
+				}
+				assert.EqualValues(t, 1, inside.Add(1), "holders")
+				served.Add(1)
+				time.Sleep(200 * time.Microsecond)
+				inside.Add(-1)
+				assert.NoError(t, lease.Unlock(ctx))
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d locks", served.Load())
+}
+
+// A backend that is down is nothing to clean up at.
+func TestNothingToGiveUp(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := ln.Addr().String()
+	require.NoError(t, ln.Close())
+	l := newLocker(t, &redis.Options{Addr: nobody, MaxRetries: -1})
+	before := runtime.NumGoroutine()
+	for range 1000 {
+		_, err := l.Wait(t.Context(), "k", "t", time.Minute)
+		require.Error(t, err)
+	}
+	require.Less(t, runtime.NumGoroutine(), before+100)
+}
+
+// breakable is a network that can be down: connections break, and there are no new ones.
+type breakable struct {
+	mu    sync.Mutex
+	down  bool
+	conns []net.Conn
+}
+
+func (n *breakable) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down {
+		return nil, errors.New("no route to host")
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err == nil {
+		n.conns = append(n.conns, conn)
+	}
+	return conn, err
+}
+
+func (n *breakable) set(down bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = down
+	for _, conn := range n.conns {
+		conn.Close()
+	}
+	n.conns = nil
+}
+
+// Waiters that could not leave the line, because the server was out of reach for longer than they tried, are
+// passed over when their process is back, also while others of it wait in line.
+func TestWaitersOfALostNetwork(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	key, t1, t2 := names(t)
+	n := new(breakable)
+	a := newLocker(t, &redis.Options{Addr: addr})
+	b := newLocker(t, &redis.Options{Addr: addr, Dialer: n.dial, MaxRetries: -1})
+	acquires(t, a, key, t1, time.Minute)
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			_, err := locker.Lock(ctx, b, key, time.Minute)
+			assert.Error(t, err)
+		})
+	}
+	eventually(t, "all wait", func() bool { return inLine(admin, key) == 5 })
+	n.set(true)
+	all.Wait()
+	eventually(t, "they try to leave the line", func() bool { return redisv9.GivingUp(b) == 5 })
+	eventually(t, "they have given that up", func() bool { return redisv9.GivingUp(b) == 0 })
+	n.set(false)
+	require.EqualValues(t, 5, inLine(admin, key))
+	eventually(t, "it can be reached", func() bool { _, err := b.Extend(ctx, key, t2, time.Minute); return err == nil })
+	done := joins(t, admin, b, ctx, key, t2, time.Minute)
+	released, err := a.Release(ctx, key, t1)
+	require.NoError(t, err)
+	require.True(t, released)
+	isServed(t, done, "those before it have gone")
+}
+
+// holding is a network that holds back the second request for a place in line, and delivers it when it is told
+// to, although the client has closed the connection meanwhile.
+type holding struct {
+	mu   sync.Mutex
+	asks int
+	late chan func()
+}
+
+type holdingConn struct {
+	net.Conn
+	n    *holding
+	held []byte
+}
+
+func (n *holding) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &holdingConn{Conn: conn, n: n}, nil
+}
+
+func (c *holdingConn) Write(b []byte) (int, error) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	if !bytes.Contains(b, []byte("evalsha")) || !bytes.Contains(b, []byte("!wait:")) {
+		return c.Conn.Write(b)
+	}
+	if c.n.asks++; c.n.asks != 2 {
+		return c.Conn.Write(b)
+	}
+	c.held = bytes.Clone(b)
+	c.n.late <- func() {
+		_ = c.SetDeadline(time.Time{})
+		_, _ = c.Conn.Write(c.held)
+		_, _ = c.Read(make([]byte, 1)) // it was done
+		c.Conn.Close()
+	}
+	return len(b), nil
+}
+
+func (c *holdingConn) Close() error {
+	if c.held == nil {
+		return c.Conn.Close()
+	}
+	return c.SetDeadline(time.Unix(1, 0)) // whoever reads is told; what was written is still on its way
+}
+
+// A look at the line that arrives after its waiter has gone puts the waiter there again. It must not keep the
+// lock for nobody.
+func TestLookThatArrivesLate(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	key, t1, t2 := names(t)
+	a := newLocker(t, &redis.Options{Addr: addr})
+	acquires(t, a, key, t1, time.Minute)
+	warm, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
+	require.ErrorIs(t, err, locker.ErrHeld)
+
+	n := &holding{late: make(chan func(), 1)}
+	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	_, err = b.Wait(short, key, t2, time.Minute)
+	require.ErrorIs(t, err, locker.ErrHeld)
+	deliver := <-n.late
+	eventually(t, "it has left the line", func() bool { return inLine(admin, key) == 0 })
+	deliver()
+	eventually(t, "that is all", func() bool { return redisv9.GivingUp(b) == 0 })
+	released, err := a.Release(ctx, key, t1)
+	require.NoError(t, err)
+	require.True(t, released)
+	acquires(t, a, key, t1, time.Minute)
+}
