@@ -19,6 +19,7 @@ type call struct {
 	deadline   time.Time     // of a Wait
 	fence      uint64        // of a Fence
 	err        error
+	quiet      bool // not in the journal
 }
 
 // until is the moment before which no other token may get the lock that c took.
@@ -53,11 +54,13 @@ func (c *client) doCtx(ctx context.Context, op, key, token string, ttl time.Dura
 	r := call{client: c, op: op, key: key, token: token, ttl: ttl}
 	step := c.e.journal.begin(r)
 	r = c.send(ctx, r)
+	r.quiet = false
 	c.e.journal.finish(step, r)
 	return r
 }
 
-// quietly is do without a line in the journal: for checks that do the same thing very often.
+// quietly is do without a line in the journal, unless it is what the check fails of: for checks that do the same
+// thing very often.
 func (c *client) quietly(op, key, token string, ttl time.Duration) call {
 	ctx, cancel := context.WithTimeout(c.e.ctx, opTimeout)
 	defer cancel()
@@ -82,7 +85,7 @@ func (c *client) send(ctx context.Context, r call) call {
 	default:
 		panic("conformance: no operation " + r.op)
 	}
-	r.end = time.Now()
+	r.end, r.quiet = time.Now(), true
 	if c.shared && r.op != "Wait" {
 		c.e.suite.lag.saw(r.end.Sub(r.start))
 	}
@@ -154,6 +157,7 @@ func (c *client) cannotRelease(key, token, why string) call {
 func (c *client) must(r call, ok bool, why string) call {
 	c.e.tb.Helper()
 	if r.err != nil || r.ok != ok {
+		c.e.journal.show(r)
 		c.e.failAbout(r.key, fmt.Sprintf("%s.%s = %v, nil: %s", c.name, r.op, ok, why),
 			fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result()))
 	}
@@ -164,6 +168,7 @@ func (c *client) must(r call, ok bool, why string) call {
 func (c *client) answers(r call) call {
 	c.e.tb.Helper()
 	if r.err != nil {
+		c.e.journal.show(r)
 		c.e.failAbout(r.key, fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.name, r.op),
 			fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result()))
 	}

@@ -29,16 +29,18 @@ func contextChecks() []check {
 		causes: "a path of its own for contexts with a deadline that does not do, or does not say, the same.",
 		run:    checkDeadlineAhead,
 	}, {
-		name:   "context/no-late-success",
-		rule:   ruleDoneDuring,
-		causes: "an operation that does not look at ctx when the client library, which knows none, returns.",
-		run:    checkNoLateSuccess,
+		name: "context/no-late-success",
+		rule: ruleDoneDuring,
+		causes: "a context that is not passed on to the client library, or a library that knows none or was not told to mind " +
+			"it, and an operation that does not look at ctx when the library returns; false in place of ctx's error.",
+		run: checkNoLateSuccess,
 	}, {
 		name: "context/cancelled-midway",
 		rule: ruleDoneDuring + " What has left the process may still take effect: then the key is held by nobody for " +
 			"at most its ttl.",
-		causes: "a call that is left behind in a goroutine and acquires after the Release that was to undo it; an error " +
-			"in place of ctx's.",
+		causes: "an error of the library's own in place of ctx's; a lock that gets its expiry in a second step, which did not " +
+			"come about (SETNX, then EXPIRE); a call that is left behind in a goroutine and acquires after the Release that " +
+			"was to undo it.",
 		run: checkCancelledMidway,
 	}, {
 		name:   "context/nothing-left",
@@ -136,6 +138,7 @@ func checkNoLateSuccess(e *env) {
 	}
 	var cuts []cut
 	quickest := e.suite.quickest
+	e.note("again and again: A acquires a fresh key, and then does an operation with it whose context ends meanwhile")
 	e.until(40, 3*time.Second, func() {
 		if quickest < time.Millisecond {
 			return
@@ -155,7 +158,10 @@ func checkNoLateSuccess(e *env) {
 			}()
 			r := e.A.send(ctx, call{client: e.A, op: op, key: key, token: token, ttl: long})
 			<-done
-			if r.err != nil && r.end.After(ended) {
+			switch {
+			case r.err == nil && !r.ok:
+				e.A.must(r, true, "A holds the lock; when its context has ended, the call is that error")
+			case r.err != nil && r.end.After(ended):
 				e.ended(ctx, r, "its context ended during the call")
 			}
 			cuts = append(cuts, cut{r, ended.Sub(r.start)})
@@ -220,6 +226,7 @@ func checkCancelledMidway(e *env) {
 
 func checkNothingLeft(e *env) {
 	const calls, few = 120, 60
+	e.note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
 	e.spread(calls, func(int) {
@@ -233,7 +240,6 @@ func checkNothingLeft(e *env) {
 		e.A.send(midway, call{client: e.A, op: "Acquire", key: e.key(), token: token, ttl: time.Millisecond})
 	})
 	if n, stacks := e.settles(few, e.slack()+5*time.Second); n > few {
-		e.note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
 		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
 			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
 	}

@@ -161,6 +161,8 @@ func (u *unknowns) saw(e *env, calls ...call) {
 }
 
 func checkWinnerFree(e *env) {
+	e.note("again and again: %d goroutines on A, B and C, each with a token of its own, call Acquire on one free key at the "+
+		"same time; then the winner calls Release", racers)
 	var u unknowns
 	e.until(200, 3*time.Second, func() {
 		key := e.key()
@@ -183,14 +185,10 @@ func (e *env) oneWinner(key string, calls []call) {
 			winners = append(winners, r)
 		}
 	}
-	did := fmt.Sprintf("%d goroutines on A, B and C, each with a token of its own, call Acquire on one free key "+
-		"at the same time", len(calls))
 	switch {
 	case len(winners) > 1:
-		e.note("%s", did)
 		e.fail("one of them has it", fmt.Sprintf("%d have it: %s", len(winners), describe(winners)))
 	case len(winners) == 0 && len(errs) == 0:
-		e.note("%s", did)
 		e.fail("one of them has it: false says that another token holds the lock", "all were refused")
 	}
 	for _, r := range winners {
@@ -238,7 +236,7 @@ func (e *env) expire(u *unknowns) (key string, won, lost []call) {
 				return
 			}
 			if r.start.After(latest.Add(e.slack())) {
-				e.note("A.Acquire with a ttl of %v returned at %s", held.ttl, e.journal.at(held.end))
+				e.journal.show(held)
 				e.fail(fmt.Sprintf("the key is free for others, with all patience, at %s", e.journal.at(latest.Add(e.slack()))),
 					fmt.Sprintf("%s was still refused at %s", c.name, e.journal.at(r.start)))
 			}
@@ -268,11 +266,12 @@ func (e *env) lanes(rounds int, budget time.Duration, round func()) {
 }
 
 func checkWinnerExpired(e *env) {
+	e.note("again and again: A acquires a key for a millisecond; then %d goroutines on A, B and C, each with a token of its "+
+		"own, call Acquire until one has it", racers)
 	var u unknowns
 	e.lanes(160, 4*time.Second, func() {
 		key, won, _ := e.expire(&u)
 		if len(won) > 1 {
-			e.note("A acquired a key for a millisecond; then %d goroutines on A, B and C compete for it", racers)
 			e.fail("one of them takes it over, for ten minutes",
 				fmt.Sprintf("%d have it: %s", len(won), describe(won)))
 		}
@@ -284,6 +283,7 @@ func checkWinnerExpired(e *env) {
 
 func checkNoLostUpdate(e *env) {
 	const keys, perClient = 3, 4
+	e.note("%d goroutines on A, B and C add to %d counters, each under a lock of its own", 3*perClient, keys)
 	type counter struct {
 		key   string
 		value atomic.Int64 // read and written in two steps: the lock has to make them one
@@ -319,7 +319,6 @@ func checkNoLostUpdate(e *env) {
 			n++
 		}
 	})
-	e.note("%d goroutines on A, B and C add to %d counters, each under a lock of its own", 3*perClient, keys)
 	var total int64
 	for i := range counters {
 		value, added := counters[i].value.Load(), counters[i].added.Load()

@@ -86,6 +86,7 @@ func checkNotLate(e *env) {
 
 func checkRoundsUp(e *env) {
 	const ttl = 2*time.Millisecond - time.Microsecond
+	e.note("again and again: A acquires a key for %v, and B calls Acquire until it has it", ttl)
 	e.until(60, time.Second, func() {
 		key := e.key()
 		held := e.A.must(e.A.quietly("Acquire", key, randomToken(), ttl), true, "the key is fresh")
@@ -96,7 +97,8 @@ func checkRoundsUp(e *env) {
 				e.B.must(r, false, "A holds the lock, or its time is up")
 			}
 			if r.ok && r.end.Before(held.until()) {
-				e.note("A.Acquire(%s, …, %v) = true", e.journal.short(key), ttl)
+				e.journal.show(held)
+				e.journal.show(r)
 				e.fail(fmt.Sprintf("nobody else acquires it within %v", ttl),
 					fmt.Sprintf("B had it %v after A's Acquire was started", r.end.Sub(held.start)))
 			}
@@ -168,6 +170,8 @@ func (e *env) heldFor(held call, d time.Duration) {
 }
 
 func checkWinnerOwns(e *env) {
+	e.note("again and again: A acquires a key for a millisecond; then %d goroutines on A, B and C, each with a token of its "+
+		"own, call Acquire until one has it; then all of them call Extend and Release", racers)
 	var u unknowns
 	e.lanes(120, 4*time.Second, func() {
 		key, won, lost := e.expire(&u)

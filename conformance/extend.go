@@ -168,6 +168,8 @@ func (e *env) raceExpiry(op func(held call) call) {
 	// machine and a backend of any speed.
 	var lead atomic.Int64
 	lead.Store(int64(time.Millisecond))
+	e.note("again and again: A acquires a key for some milliseconds; about when it expires, A does something more with it, " +
+		"while B calls Acquire until it has it; the last time:")
 	e.lanes(240, 5*time.Second, func() {
 		key, lead0 := e.key(), time.Duration(lead.Load())
 		ttl := lead0 + 2*time.Millisecond + rand.N(4*time.Millisecond)
@@ -195,21 +197,32 @@ func (e *env) raceExpiry(op func(held call) call) {
 				}
 			}
 		})
-		did := fmt.Sprintf("A acquired the lock for %v; about when it expired, A called %s, which came to %s, while B called "+
-			"Acquire until it was true", ttl, done.op, done.result())
 		if done.err != nil {
 			e.A.must(done, false, "the lock has just expired, or is just about to")
 		}
 		e.B.must(next, true, "A's time was up, with all patience")
-		stays := did + "; B has it for ten minutes, and nothing that A does can change that"
+		stays := fmt.Sprintf("B has it for ten minutes, and A's %s, which came to %s, cannot change that", done.op, done.result())
+		show := func() {
+			for _, r := range []call{held, done, next} {
+				e.journal.show(r)
+			}
+		}
 		if r := e.C.quietly("Acquire", key, randomToken(), blockedTTL); r.ok || r.err != nil {
+			show()
 			e.C.must(r, false, stays)
 		}
 		if done.op == "Extend" && done.ok && next.end.Before(done.until()) {
-			e.fail(did+"; since Extend said true, B waits for another "+done.ttl.String(),
+			show()
+			e.fail("since Extend said true, B waits for another "+done.ttl.String(),
 				fmt.Sprintf("B had it %v after the Extend was started", next.end.Sub(done.start)))
 		}
-		e.B.must(e.B.quietly("Extend", key, next.token, long), true, stays)
-		e.B.must(e.B.quietly("Release", key, next.token, 0), true, stays)
+		if r := e.B.quietly("Extend", key, next.token, long); r.err != nil || !r.ok {
+			show()
+			e.B.must(r, true, stays)
+		}
+		if r := e.B.quietly("Release", key, next.token, 0); r.err != nil || !r.ok {
+			show()
+			e.B.must(r, true, stays)
+		}
 	})
 }

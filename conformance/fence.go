@@ -138,6 +138,8 @@ func checkFenceOwner(e *env) {
 }
 
 func checkFenceStale(e *env) {
+	e.note("again and again: A acquires a lock for some milliseconds and mints numbers all the time, while B calls Acquire " +
+		"until it has it and then mints one")
 	e.lanes(80, 3*time.Second, func() {
 		key, t2 := e.key(), randomToken()
 		held := e.A.must(e.A.quietly("Acquire", key, randomToken(), time.Duration(2+rand.IntN(4))*time.Millisecond), true,
@@ -178,8 +180,9 @@ func checkFenceStale(e *env) {
 		})
 		for _, r := range slices.Concat(stale[:]...) {
 			if r.fence >= mine.fence {
-				e.note("A acquired the lock for %v and minted numbers all the time, while B called Acquire until it was "+
-					"true and then minted %d", held.ttl, mine.fence)
+				e.journal.show(held)
+				e.journal.show(r)
+				e.journal.show(mine)
 				e.fail(fmt.Sprintf("all of A's numbers are less than %d", mine.fence),
 					fmt.Sprintf("A got %d from a Fence between %s and %s; B's was between %s and %s", r.fence,
 						e.journal.at(r.start), e.journal.at(r.end), e.journal.at(mine.start), e.journal.at(mine.end)))
@@ -200,6 +203,7 @@ func checkFenceOrder(e *env) {
 	for i := range all {
 		all[i].key = e.key()
 	}
+	e.note("six goroutines on A, B and C take turns with two locks, and each mints a number in its turn")
 	var u unknowns
 	deadline := time.Now().Add(1500 * time.Millisecond)
 	e.each(6, func(i int) {
@@ -224,7 +228,6 @@ func checkFenceOrder(e *env) {
 			s.last = max(last, f.fence)
 			s.mu.Unlock()
 			if f.fence <= last {
-				e.note("six goroutines on A, B and C take turns with two locks, and each mints a number in its turn")
 				e.fail(fmt.Sprintf("after %d comes a greater one for the same key", last), fmt.Sprintf("%s got %d", c.name, f.fence))
 			}
 			c.must(c.quietly("Release", s.key, token, 0), true, "it holds the lock")

@@ -3,6 +3,7 @@ package conformance
 import (
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,8 @@ type journal struct {
 	counts  map[string]int
 }
 
-// step is one line of a journal: an operation, how often it came out the same in a row, or a remark.
+// step is one line of a journal: an operation, how often it came out the same while nothing else was done with
+// its key, or a remark.
 type step struct {
 	call    call
 	from    time.Time
@@ -122,10 +124,28 @@ func (j *journal) finish(s *step, c call) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s.call, s.running = c, false
-	if n := len(j.steps); n >= 2 && j.steps[n-1] == s && j.steps[n-2].same(s) {
-		j.steps[n-2].repeats++
-		j.steps[n-2].call.end = c.end
-		j.steps = j.steps[:n-1]
+	last := slices.Index(j.steps, s)
+	for i := last - 1; i >= 0; i-- {
+		before := j.steps[i]
+		if before.same(s) {
+			before.repeats++
+			before.call.end = c.end
+			j.steps = slices.Delete(j.steps, last, last+1)
+			return
+		}
+		if before.remark != "" || before.call.key == s.call.key {
+			return
+		}
+	}
+}
+
+// show writes down what was done quietly.
+func (j *journal) show(c call) {
+	j.label("t", c.token)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if c.quiet {
+		j.append(&step{call: c, from: c.start, repeats: 1})
 	}
 }
 

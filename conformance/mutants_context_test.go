@@ -83,6 +83,20 @@ var contextMutants = []mutant{{
 		})
 	},
 }, {
+	name: "false when ctx ends during the call",
+	must: []string{"context/no-late-success", "context/cancelled-midway"},
+	alter: func(f *fake) {
+		f.everywhere(func(ctx context.Context, op string, do func(context.Context) error) error {
+			if op == "wait" || ctx.Err() != nil {
+				return do(ctx)
+			}
+			if linger(ctx, 4*time.Millisecond) != nil {
+				return nil
+			}
+			return do(ctx)
+		})
+	},
+}, {
 	name: "a near deadline takes a path that does nothing",
 	must: []string{"context/deadline-ahead"},
 	may:  []string{"context/cancelled-midway"},

@@ -59,6 +59,19 @@ var exclusionMutants = []mutant{{
 		f.acquires(func(key, token string, ttl time.Duration) bool { f.set(key, token, ttl); return true })
 	},
 }, {
+	name: "acquire by set, and a release of what is not its own says true",
+	must: []string{
+		"exclusion/one-holder", "exclusion/owner-is-the-token", "exclusion/no-lost-update",
+		"exclusion/one-winner-on-a-free-key", "exclusion/one-winner-on-an-expired-key",
+		"exclusion/refused-attempts-cost-nothing", "names/independent", "names/exact",
+		"release/only-the-owner", "release/twice", "release/after-takeover",
+	},
+	may: []string{"*"},
+	alter: func(f *fake) {
+		f.acquires(func(key, token string, ttl time.Duration) bool { f.set(key, token, ttl); return true })
+		f.releases(func(key, token string) bool { f.store.release(key, token); return true })
+	},
+}, {
 	name: "acquire by exists, then set",
 	must: []string{
 		"exclusion/one-winner-on-a-free-key", "exclusion/one-winner-on-an-expired-key",

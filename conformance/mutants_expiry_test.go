@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"time"
+
+	"github.com/golockers/locker"
 )
 
 // timed changes the ttl of what a fake acquires and extends.
@@ -147,6 +149,35 @@ var expiryMutants = []mutant{{
 				return false, err
 			}
 			return extend(ctx, key, token, ttl)
+		}
+	},
+}, {
+	name: "acquire says ErrInvalidTTL when it has acquired",
+	must: []string{"expiry/any-ttl"},
+	alter: func(f *fake) {
+		acquire := f.acquire
+		f.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+			ok, err := acquire(ctx, key, token, ttl)
+			if ok && ttl > 31*24*time.Hour {
+				return false, locker.ErrInvalidTTL
+			}
+			return ok, err
+		}
+	},
+}, {
+	name: "extend says ErrInvalidTTL, and the lock is gone",
+	must: []string{"expiry/any-ttl"},
+	alter: func(f *fake) {
+		extend := f.extend
+		f.extend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+			if ttl <= 31*24*time.Hour {
+				return extend(ctx, key, token, ttl)
+			}
+			ok, err := extend(ctx, key, token, -time.Second)
+			if ok {
+				return false, locker.ErrInvalidTTL
+			}
+			return ok, err
 		}
 	},
 }, {

@@ -317,6 +317,37 @@ var waitMutants = []mutant{
 		may:   []string{"wait/not-passed"},
 		alter: func(f *fake) { f.races = true }},
 	{
+		name: "wait by set, and release by delete, whatever is there",
+		must: []string{"wait/storm", "wait/free-at-once"},
+		may:  []string{"*"},
+		alter: func(f *fake) {
+			f.waits(func(_ context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				deadline := time.Now().Add(ttl)
+				f.set(key, token, ttl)
+				return deadline, nil
+			})
+			f.releases(func(key, _ string) bool { f.del(key); return true })
+		},
+	}, {
+		name: "a waiter that trusts the holder's ttl as it was when it joined",
+		must: []string{"wait/holder-vanishes"},
+		alter: func(f *fake) {
+			f.waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				it, ok := f.get(key)
+				if !ok {
+					return f.store.wait(ctx, key, token, ttl)
+				}
+				due, cancel := context.WithDeadline(ctx, it.expires)
+				defer cancel()
+				deadline, err := f.store.wait(due, key, token, ttl)
+				if err != nil && ctx.Err() == nil {
+					deadline, err = time.Now().Add(ttl), nil
+					f.set(key, token, ttl)
+				}
+				return deadline, err
+			})
+		},
+	}, {
 		name: "the deadline counts from when the news arrived",
 		must: []string{"wait/deadline"},
 		alter: func(f *fake) {
@@ -405,6 +436,18 @@ var waitMutants = []mutant{
 			f.waits(func(_ context.Context, key, token string, _ time.Duration) (time.Time, error) {
 				time.AfterFunc(2*time.Millisecond, func() { f.store.release(key, token) })
 				return time.Time{}, errors.ErrUnsupported
+			})
+		},
+	}, {
+		name: "a name that Wait cannot do is locked all the same",
+		must: []string{"wait/any-name"},
+		alter: func(f *fake) {
+			f.waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				deadline, err := f.store.wait(ctx, key, token, ttl)
+				if strings.ContainsAny(key, "{}") && err == nil {
+					return time.Time{}, errors.ErrUnsupported
+				}
+				return deadline, err
 			})
 		},
 	}, {

@@ -57,13 +57,13 @@ func sameTokenChecks() []check {
 		rule:   ruleSameToken + " " + ruleOutcomes,
 		causes: "an Acquire that, repeated while the first is still under way, reads its own token as another's.",
 		run: func(e *env) {
+			e.note("again and again: four goroutines call A.Acquire of one free key at the same time, with the same token")
 			var u unknowns
 			e.until(60, 2*time.Second, func() {
 				key, token := e.key(), randomToken()
 				for _, r := range e.race(4, func(int) call { return e.A.quietly("Acquire", key, token, long) }) {
 					u.saw(e, r)
 					if r.err == nil && !r.ok {
-						e.note("four goroutines call A.Acquire of one free key at the same time, with the same token")
 						e.fail("true for each: no other token holds the lock", fmt.Sprintf("one of them is %s", r.result()))
 					}
 				}

@@ -339,10 +339,10 @@ func checkWaitStorm(e *env) {
 	const ttl = long // a lost grant is a time in which nobody is served
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
+	e.note("many waiters on A, B and C come and leave at random, and hold the lock for a moment when they have it")
 	var inside, entered atomic.Int64
 	serve := func(c *client, r call) {
 		if n := inside.Add(1); n > 1 {
-			e.note("many waiters on A, B and C come and leave at random, and hold the lock for a moment when they have it")
 			e.fail("one at a time", fmt.Sprintf("%d at the same time", n))
 		}
 		entered.Add(1)

@@ -47,7 +47,7 @@ func watchChecks() []check {
 	}, {
 		name:   "watch/channel",
 		rule:   ruleWatchChan,
-		causes: "closing the channel when ctx ends (a receive then says wake up for ever), or an unbuffered one.",
+		causes: "a channel without room, or with room for more than one; closing it when ctx ends (a receive then says wake up for ever).",
 		run:    checkWatchChannel,
 	}, {
 		name: "watch/any-name",
@@ -120,6 +120,8 @@ func drain(ch <-chan struct{}) {
 }
 
 func checkNoMissedRelease(e *env) {
+	e.note("again and again: A holds a lock; B watches its key, calls Acquire, and after each refusal waits for the channel; " +
+		"A releases the lock at some time meanwhile")
 	var one atomic.Int64
 	shared := e.key()
 	lane := func(key func() string) {
@@ -250,6 +252,7 @@ func checkWatchChannel(e *env) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	key := e.key()
 	ch, alone := e.B.watch(ctx, key), e.C.watch(ctx, e.key())
+	e.note("a watcher of k1 on B, and one of another key on C")
 	if cap(ch) != 1 {
 		e.fail("the channel has room for one wake-up", fmt.Sprintf("it has room for %d", cap(ch)))
 	}
@@ -282,6 +285,7 @@ func checkWatchAnyName(e *env) {
 		key, token := names[i], e.token()
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()
+		e.note("B.Watch of the name %s", e.journal.short(key))
 		ch, err := e.B.l.(locker.Watcher).Watch(ctx, key)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return
@@ -298,6 +302,7 @@ func checkWatchAnyName(e *env) {
 
 func checkWatchEnds(e *env) {
 	for how, ctx := range doneContexts(e.ctx) {
+		e.note("B.Watch under a context that is %s", how)
 		if ch, err := e.B.l.(locker.Watcher).Watch(ctx, e.key()); !errors.Is(err, ctx.Err()) {
 			e.fail(fmt.Sprintf("B.Watch = nil, an error for which errors.Is(err, %q) holds: its context was %s before the call",
 				ctx.Err().Error(), how), fmt.Sprintf("B.Watch = %v, %v", ch, err))
@@ -307,6 +312,7 @@ func checkWatchEnds(e *env) {
 	const watchers, few = 150, 60
 	ctx, cancel := context.WithCancel(e.ctx)
 	shared := e.key()
+	e.note("%d watchers on B, half of them of one key; then their context is cancelled", watchers)
 	e.spread(watchers, func(i int) {
 		key := shared
 		if i%2 == 0 {
@@ -316,7 +322,6 @@ func checkWatchEnds(e *env) {
 	})
 	cancel()
 	if n, stacks := e.settles(few, e.slack()+5*time.Second); n > few {
-		e.note("%d watchers on B, half of them of one key; then their context is cancelled", watchers)
 		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
 			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
 	}
