@@ -3,7 +3,6 @@ package conformance
 import (
 	"crypto/rand"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +18,7 @@ type journal struct {
 	counts  map[string]int
 }
 
-// step is one line of a journal: an operation, how often it came out the same while nothing else was done with
-// its key, or a remark.
+// step is one line of a journal: an operation, how often it came out the same in a row, or a remark.
 type step struct {
 	call    call
 	from    time.Time
@@ -124,18 +122,10 @@ func (j *journal) finish(s *step, c call) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s.call, s.running = c, false
-	last := slices.Index(j.steps, s)
-	for i := last - 1; i >= 0; i-- {
-		before := j.steps[i]
-		if before.same(s) {
-			before.repeats++
-			before.call.end = c.end
-			j.steps = slices.Delete(j.steps, last, last+1)
-			return
-		}
-		if before.remark != "" || before.call.key == s.call.key {
-			return
-		}
+	if n := len(j.steps); n >= 2 && j.steps[n-1] == s && j.steps[n-2].same(s) {
+		j.steps[n-2].repeats++
+		j.steps[n-2].call.end = c.end
+		j.steps = j.steps[:n-1]
 	}
 }
 
