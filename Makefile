@@ -29,7 +29,7 @@ help: ## this list
 
 test: export LOCKER_TEST_SERVERS = require
 test: servers lint ## lint, then the tests of every module with the race detector, on real servers
-	$(call each,$(GO) test -race -shuffle=on $(TESTFLAGS) ./...)
+	$(call each,$(GO) test -race -shuffle=on -timeout 20m $(TESTFLAGS) ./...)
 
 # The committed go.mod asks for the lowest versions that pass. The newest go into a copy of it.
 test-latest: export LOCKER_TEST_SERVERS = require
