@@ -216,8 +216,10 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	g := newGrace(ctx, unlockTimeout)
 	defer g.cancel()
 	if l.keep != nil {
-		l.keep.cancel()
+		// Where nothing is under way, who waits for the release need not wait for a goroutine to be told first.
+		defer l.keep.cancel()
 		if extending {
+			l.keep.cancel()
 			l.keep.wait(g)
 		}
 	}

@@ -260,6 +260,7 @@ func (l *loading) run(ctx context.Context, o order) reply {
 	for i := range results {
 		callers.Go(func() {
 			r := &results[i]
+			r.Took = make([]time.Duration, 0, 1)
 			<-start
 			for {
 				v, err := l.load(ctx)

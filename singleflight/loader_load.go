@@ -3,7 +3,6 @@ package singleflight
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -186,7 +185,7 @@ func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, err
 	}
 	tryCtx := withDeadline(ctx, time.Now().Add(answerTime))
 	defer tryCtx.cancel()
-	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL,
+	lease, err := locker.TryLock(tryCtx, answering{l.locker}, key, l.lockTTL,
 		locker.WithKeepAlive(), locker.WithMaxHold(l.maxHold))
 	switch {
 	case err == nil || errors.Is(err, locker.ErrHeld):
@@ -202,26 +201,26 @@ func isInvalid(err error) bool {
 }
 
 // unlock releases the lock. An error changes nothing for the callers: the value is theirs, and the lock was
-// lost or ends with its ttl. So they wait for a backend that hangs no longer than for any other answer; and
-// not at all when the lock is known to be lost, since nobody waits for its release, and the backend may well
-// be down.
+// lost or ends with its ttl. It is tried once more then, in the background; and so it is at first when the lock
+// is known to be lost, since nobody waits for the release, and the backend may well be down.
 func (l *Loader[V]) unlock(ctx context.Context, lease *locker.Lease) {
-	if !isHeld(lease) {
-		go lease.Unlock(ctx)
-		return
+	if isHeld(lease) {
+		if err := lease.Unlock(ctx); err == nil || errors.Is(err, locker.ErrNotHeld) {
+			return
+		}
 	}
-	released := make(chan struct{})
-	go func() {
-		defer close(released)
-		_ = lease.Unlock(ctx)
-	}()
-	patience := time.NewTimer(answerTime)
-	defer patience.Stop()
-	select {
-	case <-released:
-	case <-patience.C:
-		l.lockOutage.failed(lease.Key(), &noAnswerError{fmt.Sprintf("no answer within %v", answerTime), context.DeadlineExceeded})
-	}
+	go lease.Unlock(ctx)
+}
+
+// answering is a Locker whose Release, too, waits no longer than for any other answer: Unlock would wait for a
+// backend that hangs longer than callers with a deadline of some seconds can.
+type answering struct{ locker.Locker }
+
+func (l answering) Release(ctx context.Context, key, token string) (bool, error) {
+	// Unlock's own context ends later, and nobody cancels it: to hang on to it would take a goroutine.
+	releaseCtx := withDeadline(context.WithoutCancel(ctx), time.Now().Add(answerTime))
+	defer releaseCtx.cancel()
+	return l.Locker.Release(releaseCtx, key, token)
 }
 
 // isHeld says that lease is not known to be lost.
