@@ -1,6 +1,6 @@
 // Benchmarks measures this library and its peers side by side, on servers that it starts itself:
 //
-//	go run -C benchmarks . -all                  # everything, about a quarter of an hour
+//	go run -C benchmarks . -all                  # everything, about twenty minutes
 //	go run -C benchmarks . -only locks,stampede  # some sections; results go where -out says
 //	go run -C benchmarks . -report               # tables and plots again, from the raw results
 //
