@@ -26,6 +26,7 @@ const (
 	needsWatch                     // a locker.Watcher
 	needsWait                      // a locker.Waiter
 	needsFence                     // a locker.Fencer
+	needsNoWait                    // a locker.Waiter that says errors.ErrUnsupported
 )
 
 // checks returns the table of all checks. Each file contributes the list of its group.
@@ -88,7 +89,7 @@ func (s *suite) skips(ck check) (reason string, skip bool) {
 	if reason, skip = s.config.Skip[ck.name]; skip {
 		return reason, true
 	}
-	for lack := needsNetwork; lack <= needsFence; lack <<= 1 {
+	for lack := needsNetwork; lack <= needsNoWait; lack <<= 1 {
 		if reason, skip = s.lacks[lack]; skip && ck.needs&lack != 0 {
 			return reason, true
 		}

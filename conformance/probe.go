@@ -111,8 +111,11 @@ func (s *suite) probeOptional(ctx context.Context) {
 	}
 	if w, ok := l.(locker.Waiter); !ok {
 		s.lacks[needsWait] = fmt.Sprintf("%T is no locker.Waiter", l)
+		s.lacks[needsNoWait] = s.lacks[needsWait]
 	} else if _, err := w.Wait(ctx, key, token, time.Minute); errors.Is(err, errors.ErrUnsupported) {
 		s.lacks[needsWait] = "Wait says " + err.Error()
+	} else {
+		s.lacks[needsNoWait] = "Wait is supported"
 	}
 	l.Acquire(ctx, key, token, time.Minute)
 	defer l.Release(context.WithoutCancel(ctx), key, token)

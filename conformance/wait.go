@@ -32,8 +32,9 @@ func waitChecks() []check {
 		causes: "a Wait that joins a line without trying, or whose lock is not the one that Acquire, Extend and Release know.",
 		run:    checkWaitFree,
 	}, {
-		name: "wait/unsupported",
-		rule: ruleWaitUnsupported,
+		name:  "wait/unsupported",
+		rule:  ruleWaitUnsupported,
+		needs: needsNoWait,
 		causes: "a place in line that is given up in the background after Wait has returned: that releases the lock " +
 			"which the same token has acquired meanwhile in another way.",
 		run: checkWaitUnsupported,
@@ -81,8 +82,8 @@ func waitChecks() []check {
 		run:    checkWaitAnyName,
 	}}
 	for i := range list {
-		if list[i].name != "wait/unsupported" {
-			list[i].needs |= needsWait
+		if list[i].needs == 0 {
+			list[i].needs = needsWait
 		}
 	}
 	return list
@@ -144,10 +145,7 @@ func checkWaitFree(e *env) {
 
 // checkWaitUnsupported is for a Locker that has Wait, but not here.
 func checkWaitUnsupported(e *env) {
-	w, ok := e.A.l.(locker.Waiter)
-	if !ok || e.has(needsWait) {
-		return
-	}
+	w := e.A.l.(locker.Waiter)
 	e.until(30, 2*time.Second, func() {
 		key, token := e.key(), e.token()
 		other := e.B.takes(key, e.token(), long, "the key is fresh")

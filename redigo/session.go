@@ -22,7 +22,7 @@ type session struct {
 	conn redis.Conn
 	key  string // on the server
 
-	// near says that the caller leaves this session behind when ctx ends, for the reply to come in its
+	// near says that the caller leaves this operation behind when ctx ends, for the reply to come in its
 	// time. Otherwise the caller waits for it, and the reply must be here by ctx's deadline.
 	near bool
 

@@ -25,17 +25,16 @@ import (
 // Lock goes on with the same token when Wait is not supported. A place in line that was given up later would
 // release the lock under its holder.
 func TestLockWithoutSubscribing(t *testing.T) {
-	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
-	admin := newClient(t, &redis.Options{Addr: addr})
-	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands",
-		"resetchannels").Err())
+	user := limited(t, newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr}))
+	user.ContextTimeoutEnabled = true
 	key, _, _ := names(t)
 	var inside, served atomic.Int64
 	var all sync.WaitGroup
 	end := time.Now().Add(2 * time.Second)
 	for range 6 {
-		l := newLocker(t, &redis.Options{Addr: addr, Username: "limited", Password: "secret", ContextTimeoutEnabled: true})
+		own := *user // which the client changes
+		l := newLocker(t, &own)
 		all.Go(func() {
 			for first := true; first || time.Now().Before(end); first = false {
 				lease, err := locker.Lock(ctx, l, key, time.Minute)

@@ -150,6 +150,9 @@ func (l *Locker) waitInLine(ctx context.Context, key, token string, ttl time.Dur
 	// It joins before the subscription is live: its place in line is that of its request.
 	subscribed := l.subs.join(servers, channel, w)
 	defer l.subs.unlisten(channel, w)
+	if *l.channel.Load() != channel { // it was retired just before that
+		l.subs.retire(channel)
+	}
 	live := subscribed.done
 	select {
 	case <-live:
@@ -270,8 +273,8 @@ func (w *waiting) deadline(granted serverTime, ttl time.Duration) time.Time {
 // that takes the lock, or puts the entry in line, later, also after an earlier one was found there. It outlives
 // ctx.
 //
-// An entry that may have stayed in line must not be handed the lock: it would be nobody's for its ttl. So
-// nobody listens to its channel any more, which is how the scripts know whom to pass over.
+// An entry that may have stayed in line must not be handed the lock: it would be nobody's for its ttl. So its
+// channel is given up, as soon as those who wait on it have left, and the scripts pass it over.
 func (l *Locker) giveUp(ctx context.Context, key string, n names, entry string, last *sending, unsure bool) {
 	go func() {
 		defer l.givingUp.Add(-1)

@@ -202,14 +202,20 @@ func TestNilClient(t *testing.T) {
 	}
 }
 
+// limited makes a user of admin's server who may do everything but subscribe, except to the given channels.
+func limited(tb testing.TB, admin *redis.Client, channels ...any) *redis.Options {
+	tb.Helper()
+	rights := []any{"acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands", "resetchannels"}
+	require.NoError(tb, admin.Do(context.Background(), append(rights, channels...)...).Err())
+	return &redis.Options{Addr: admin.Options().Addr, Username: "limited", Password: "secret"}
+}
+
 // Who may not subscribe can lock all the same, by asking again and again.
 func TestNotAllowedToSubscribe(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
 	admin := newClient(t, &redis.Options{Addr: addr})
-	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands",
-		"resetchannels").Err())
-	l := newLocker(t, &redis.Options{Addr: addr, Username: "limited", Password: "secret"})
+	l := newLocker(t, limited(t, admin))
 	key, t1, t2 := names(t)
 	ok, err := l.Acquire(ctx, key, t1, time.Minute)
 	require.NoError(t, err)
@@ -218,7 +224,7 @@ func TestNotAllowedToSubscribe(t *testing.T) {
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = l.Wait(ctx, key, t2, time.Minute)
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
-	eventually(t, "it has left the line", func() bool { return admin.Exists(ctx, "!{locker:"+key+"}line").Val() == 0 })
+	assert.Zero(t, admin.Exists(ctx, "!{locker:"+key+"}line").Val(), "it has left the line")
 	ok, err = l.Release(ctx, key, t1)
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -232,9 +238,7 @@ func TestOneChannelNotAllowed(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
 	admin := newClient(t, &redis.Options{Addr: addr})
-	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands",
-		"resetchannels", "&locker:mine*").Err())
-	l := newLocker(t, &redis.Options{Addr: addr, Username: "limited", Password: "secret"})
+	l := newLocker(t, limited(t, admin, "&locker:mine*"))
 	before, err := l.Watch(ctx, "mine1")
 	require.NoError(t, err)
 	connections := info(t, admin, "stats", "total_connections_received")
@@ -243,7 +247,7 @@ func TestOneChannelNotAllowed(t *testing.T) {
 			acquires(t, l, "mine1", "t1", time.Minute)
 			_, err := l.Wait(ctx, "mine1", "t2", time.Minute) // which takes a channel of the Locker's own
 			assert.ErrorIs(t, err, errors.ErrUnsupported)
-			eventually(t, "it has left the line", func() bool { return inLine(admin, "mine1") == 0 })
+			assert.Zero(t, inLine(admin, "mine1"), "it has left the line")
 			releases(t, l, "mine1", "t1")
 			_, err = l.Watch(ctx, "theirs")
 			assert.ErrorIs(t, err, errors.ErrUnsupported)
