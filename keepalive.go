@@ -7,83 +7,73 @@ import (
 	"time"
 )
 
-// keepAlive extends a lease in the background. It has a context of its own: that which acquired the lock
-// does not end it.
+// keepAlive extends a lease in the background. Between two extensions it is a timer and nothing else. Its
+// fields are guarded by the lease's mu.
 type keepAlive struct {
-	ctx     context.Context
-	cancel  context.CancelFunc // ends it, and an extension that is under way
-	resting context.Context    // ended by cancel, too
-	stop    context.CancelFunc // ends it after the extension that is under way
-	maxHold time.Duration      // no extension begins later than this after the acquisition; 0: no limit
-	changed chan struct{}      // room for one: the ttl may have changed
-	ended   chan struct{}
+	values context.Context // of the acquisition; its end does not end the keep-alive
+	until  time.Time       // no extension begins then or later; zero: no limit
+	timer  *time.Timer     // begins the next extension
+	over   bool            // none begins any more
+
+	// Of the extension that is under way:
+	cancel context.CancelFunc
+	ended  chan struct{} // closed at its end; nil when none is under way
 }
 
 func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
-	k := &keepAlive{maxHold: maxHold, changed: make(chan struct{}, 1), ended: make(chan struct{})}
-	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	k.resting, k.stop = context.WithCancel(k.ctx)
-	l.keep = k
-	go func() {
-		defer close(k.ended)
-		defer k.cancel()
-		l.keepAlive(k)
-	}()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keep = &keepAlive{values: context.WithoutCancel(ctx)}
+	if maxHold > 0 {
+		l.keep.until = time.Now().Add(maxHold)
+	}
+	l.keep.timer = time.AfterFunc(l.third(), l.extendInTime)
 }
 
-// wait returns when nothing extends any more, or when ctx ends.
-func (k *keepAlive) wait(ctx context.Context) {
-	select {
-	case <-k.ended:
-	case <-ctx.Done():
+// extendInTime is one extension of the keep-alive.
+func (l *Lease) extendInTime() {
+	k := l.keep
+	l.mu.Lock()
+	if k.over || k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
+		l.mu.Unlock()
+		return
 	}
+	// An attempt takes half of the time that is left at most, so that there is another one.
+	left := time.Until(l.deadline)
+	ctx, cancel := context.WithTimeout(k.values, max(left/2, time.Millisecond))
+	defer cancel()
+	k.cancel, k.ended = cancel, make(chan struct{})
+	l.mu.Unlock()
+
+	err := ErrNotHeld
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		close(k.ended)
+		k.ended = nil
+		switch {
+		case k.over || errors.Is(err, ErrNotHeld):
+		case err == nil:
+			k.timer.Reset(l.third())
+		default:
+			k.timer.Reset(max(left/10, time.Millisecond))
+		}
+	}()
+	err = l.extend(ctx, 0)
 }
 
 // reschedule has the next extension come a third of the present ttl, or of what is left, from now.
-func (k *keepAlive) reschedule() {
-	select {
-	case k.changed <- struct{}{}:
-	default:
-	}
-}
-
-func (l *Lease) keepAlive(k *keepAlive) {
-	began := time.Now()
-	timer := time.NewTimer(l.third())
-	defer timer.Stop()
-	for {
-		select {
-		case <-k.resting.Done():
-			return
-		case <-k.changed:
-			timer.Reset(l.third())
-			continue
-		case <-timer.C:
-		}
-		if k.maxHold > 0 && time.Since(began) >= k.maxHold {
-			return
-		}
-		// An attempt takes half of the time that is left at most, so that there is another one.
-		left := time.Until(l.Deadline())
-		ctx, cancel := context.WithTimeout(k.ctx, max(left/2, time.Millisecond))
-		err := l.extend(ctx, 0)
-		cancel()
-		switch {
-		case err == nil:
-			timer.Reset(l.third())
-		case errors.Is(err, ErrNotHeld):
-			return
-		default:
-			timer.Reset(max(left/10, time.Millisecond))
-		}
+func (l *Lease) reschedule() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.keep; k != nil && !k.over && k.ended == nil {
+		k.timer.Reset(l.third())
 	}
 }
 
 // third is how long keep-alive rests after an extension: a third of the ttl, or of the time left where that
-// is less, and a little jitter less, so that leases which began together do not stay in step.
+// is less, and a little jitter less, so that leases which began together do not stay in step. It needs l.mu.
 func (l *Lease) third() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	d := max(min(l.ttl, time.Until(l.deadline)), 0)
 	return d/3 - rand.N(d/30+1)
 }

@@ -20,7 +20,7 @@ type Lease struct {
 	locker Locker
 	key    string
 	token  string
-	keep   *keepAlive // nil without keep-alive
+	keep   *keepAlive // nil without keep-alive; set once, by newLease
 
 	mu       sync.Mutex
 	state    leaseState
@@ -122,8 +122,8 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	before := l.Deadline()
 	err := l.extend(ctx, ttl)
 	// One that failed may have moved the deadline nearer: then keep-alive must try in time.
-	if l.keep != nil && (err == nil || l.Deadline().Before(before)) {
-		l.keep.reschedule()
+	if err == nil || l.Deadline().Before(before) {
+		l.reschedule()
 	}
 	return err
 }
@@ -209,18 +209,20 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	default:
 		l.state = releasing
 	}
-	l.stopWatching()
-	extending := len(l.turn) > 0 // one that has its turn later finds the lease no longer held
+	l.stopTimers()
+	var extending chan struct{}
+	if l.keep != nil && l.keep.ended != nil {
+		extending = l.keep.ended
+		l.keep.cancel()
+	}
 	l.mu.Unlock()
 
 	g := newGrace(ctx, unlockTimeout)
 	defer g.cancel()
-	if l.keep != nil {
-		// Where nothing is under way, who waits for the release need not wait for a goroutine to be told first.
-		defer l.keep.cancel()
-		if extending {
-			l.keep.cancel()
-			l.keep.wait(g)
+	if extending != nil {
+		select {
+		case <-extending:
+		case <-g.Done():
 		}
 	}
 	if before == refused {
@@ -292,12 +294,9 @@ func (l *Lease) Detach() {
 	}
 	l.mu.Lock()
 	l.state = done
-	l.stopWatching()
+	l.stopTimers()
 	turn := l.turn
 	l.mu.Unlock()
-	if l.keep != nil {
-		l.keep.stop()
-	}
 	if turn != nil { // none begins any more, so this is the end of the last one
 		turn <- struct{}{}
 		<-turn
@@ -315,7 +314,7 @@ func (l *Lease) isHeld() bool {
 // lose marks a held lease as lost and tells whoever wants to know. It needs l.mu.
 func (l *Lease) lose(how leaseState) {
 	l.state, l.isLost = how, true
-	l.stopWatching()
+	l.stopTimers()
 	if l.lost != nil {
 		close(l.lost)
 	}
@@ -350,9 +349,15 @@ func (l *Lease) watchDeadline() {
 	})
 }
 
-func (l *Lease) stopWatching() {
+// stopTimers stops watching the deadline, and the keep-alive after the extension that is under way. It needs
+// l.mu.
+func (l *Lease) stopTimers() {
 	if l.timer != nil {
 		l.timer.Stop()
+	}
+	if l.keep != nil {
+		l.keep.over = true
+		l.keep.timer.Stop()
 	}
 }
 
