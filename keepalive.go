@@ -13,7 +13,6 @@ type keepAlive struct {
 	values context.Context // of the acquisition; its end does not end the keep-alive
 	until  time.Time       // no extension begins then or later; zero: no limit
 	timer  *time.Timer     // begins the next extension
-	over   bool            // none begins any more
 
 	// Of the extension that is under way:
 	cancel context.CancelFunc
@@ -34,7 +33,7 @@ func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
 func (l *Lease) extendInTime() {
 	k := l.keep
 	l.mu.Lock()
-	if k.over || k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
+	if k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
 		l.mu.Unlock()
 		return
 	}
@@ -52,7 +51,7 @@ func (l *Lease) extendInTime() {
 		close(k.ended)
 		k.ended = nil
 		switch {
-		case k.over || errors.Is(err, ErrNotHeld):
+		case l.state != held || errors.Is(err, ErrNotHeld):
 		case err == nil:
 			k.timer.Reset(l.third())
 		default:
@@ -66,7 +65,7 @@ func (l *Lease) extendInTime() {
 func (l *Lease) reschedule() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if k := l.keep; k != nil && !k.over && k.ended == nil {
+	if k := l.keep; k != nil && l.state == held {
 		k.timer.Reset(l.third())
 	}
 }

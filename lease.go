@@ -349,14 +349,12 @@ func (l *Lease) watchDeadline() {
 	})
 }
 
-// stopTimers stops watching the deadline, and the keep-alive after the extension that is under way. It needs
-// l.mu.
+// stopTimers is for a lease that is no longer held. It needs l.mu.
 func (l *Lease) stopTimers() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
 	if l.keep != nil {
-		l.keep.over = true
 		l.keep.timer.Stop()
 	}
 }

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -520,6 +521,26 @@ func TestKeepAlive(t *testing.T) {
 		_, n, _ := l.counts()
 		assert.Equal(t, 1, n)
 	})
+}
+
+// A timer that goes on would keep the lease, and all that hangs on it, until it fires.
+func TestUnlockedLeaseIsGarbage(t *testing.T) {
+	l := new(fake)
+	var gone atomic.Bool
+	func() {
+		lease := tryLock(t, l, 24*time.Hour, locker.WithKeepAlive())
+		lease.Lost()
+		runtime.AddCleanup(lease, func(int) { gone.Store(true) }, 0)
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for end := time.Now().Add(10 * time.Second); !gone.Load(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a lease is kept in memory after its Unlock")
+		}
+		runtime.GC()
+	}
 }
 
 type fencing struct {
