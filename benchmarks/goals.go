@@ -41,6 +41,7 @@ func (r *results) goals() string {
 		t.bound(scenario, "loads", us, "most", us.most("loads"), 1, false)
 		t.bound(scenario, "requests", us, "median", us.median("requests"), 44, false)
 		t.bound(scenario, "last-after-load-ms", us, "median", us.median("last-after-load-ms"), 1.5, false)
+		t.ratio(scenario, "last-after-load-ms", us, r.row("stampede", scenario, "setnx-pubsub"), 1.2, false)
 	}
 	us = r.row("stampede", "8x10-50ms-fails", "Loader")
 	t.bound("8x10-50ms-fails", "loads", us, "most", us.most("loads"), 8, false)

@@ -20,6 +20,7 @@ var strategies = []strategy{
 	{"Loader", true, loader},
 	{"setnx-10ms", false, func(s service) load { return setnx(s, 10*time.Millisecond) }},
 	{"setnx-50ms", false, func(s service) load { return setnx(s, 50*time.Millisecond) }},
+	{"setnx-pubsub", false, setnxPubSub},
 	{"rockscache", false, rocks},
 	{"go-redis-cache", false, goRedisCache},
 	{"no-protection", false, unprotected},
@@ -70,6 +71,26 @@ func loader(s service) load {
 // setnx is what is written by hand: x/sync in the process, SET NX PX between them, and those who do not
 // get that lock look again after a rest.
 func setnx(s service, poll time.Duration) load {
+	return setnxWith(s, compareAndDelete, func() { time.Sleep(poll) })
+}
+
+// setnxPubSub is the same with a message where the other rests: about the least that somebody can do who
+// wants the value at once. Nobody notices here that the connection of the messages breaks, nor that one was
+// missed, but a second later.
+func setnxPubSub(s service) load {
+	messages := s.client.Subscribe(context.Background(), s.key+":lock").Channel()
+	return setnxWith(s, compareDeleteAndTell, func() {
+		select {
+		case <-messages:
+		case <-time.After(time.Second):
+		}
+	})
+}
+
+var compareDeleteAndTell = redis.NewScript(
+	`if redis.call("GET", KEYS[1]) == ARGV[1] then redis.call("DEL", KEYS[1]) redis.call("PUBLISH", KEYS[1], "") end`)
+
+func setnxWith(s service, release *redis.Script, rest func()) load {
 	var flights xsync.Group
 	lockKey, lockTTL := s.key+":lock", s.lockTTL
 	if lockTTL == 0 {
@@ -86,7 +107,7 @@ func setnx(s service, poll time.Duration) load {
 				return "", err
 			}
 			if ok {
-				defer compareAndDelete.Run(ctx, s.client, []string{lockKey}, token)
+				defer release.Run(ctx, s.client, []string{lockKey}, token)
 				if v, ok, err := s.Get(ctx, s.key); ok || err != nil {
 					return v, err
 				}
@@ -96,7 +117,7 @@ func setnx(s service, poll time.Duration) load {
 				}
 				return v, s.Set(ctx, s.key, v)
 			}
-			time.Sleep(poll)
+			rest()
 		}
 	}
 	return func(ctx context.Context) (string, error) {

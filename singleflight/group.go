@@ -66,6 +66,10 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 			f.done = make(chan struct{})
 		}
 		g.mu.Unlock()
+		if !canEnd { // of many callers, each saves a look at another frame of a stack that has gone cold
+			<-f.done
+			return f.v, f.shared, f.err
+		}
 		return f.wait(ctx, false)
 	}
 
@@ -234,15 +238,11 @@ func (f *flight[V]) finish() int {
 // wait returns the result when there is one, or leaves with ctx's error. first says that it is for the
 // caller whose fn runs.
 func (f *flight[V]) wait(ctx context.Context, first bool) (v V, shared bool, err error) {
-	if leave := ctx.Done(); leave == nil {
-		<-f.done
-	} else {
-		select {
-		case <-f.done:
-		case <-leave:
-			if f.leave() {
-				return v, false, ctx.Err()
-			}
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		if f.leave() {
+			return v, false, ctx.Err()
 		}
 	}
 	if first {

@@ -20,6 +20,10 @@ const (
 
 	// safetyPoll is the same where releases wake it: the holder may have vanished, which wakes nobody.
 	safetyPoll = time.Second
+
+	// unwatchRest is how long a watch goes on when nobody needs it any more. To end it takes goroutines, and the
+	// callers who have just been served are many, and so are the processes that were woken together.
+	unwatchRest = 10 * time.Millisecond
 )
 
 // load is what the first caller in this process does for all.
@@ -111,10 +115,9 @@ func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 // waitForValue is for a process that was refused the lock. It waits for the value and not for the lock, so
 // that all who wait have it as soon as it is there. It tries the lock again whenever it may be free.
 func (l *Loader[V]) waitForValue(ctx context.Context, key string) (V, error) {
-	tooLong := time.NewTimer(l.maxWait)
-	defer tooLong.Stop()
+	tooLong := time.Now().Add(l.maxWait)
 	watchCtx, unwatch := context.WithCancel(ctx)
-	defer unwatch()
+	defer time.AfterFunc(unwatchRest, unwatch)
 	woken := l.watch(watchCtx, unwatch, key)
 
 	for attempt := 0; ; attempt++ {
@@ -132,13 +135,13 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (V, error) {
 			rest = min(firstPoll<<min(attempt, 10), lastPoll)
 			rest += rand.N(rest/2) - rest/4
 		}
-		timer := time.NewTimer(rest)
+		left := time.Until(tooLong)
+		timer := time.NewTimer(min(rest, left))
 		waited := false
 		select {
 		case <-woken:
 		case <-timer.C:
-		case <-tooLong.C:
-			waited = true
+			waited = left <= rest
 		case <-ctx.Done():
 		}
 		timer.Stop()
