@@ -18,11 +18,11 @@ var (
 )
 
 // acquire creates the key or, when it is there and expired or token's own, rewrites it.
-func (s *session) acquire(token string, ttl time.Duration) (bool, error) {
+func (o *operation) acquire(token string, ttl time.Duration) (bool, error) {
 	exists := false
 	for range 1 + maxRepeats {
 		if !exists {
-			outcome, err := s.create(token, ttl)
+			outcome, err := o.create(token, ttl)
 			if err != nil || outcome == done || outcome == refused {
 				return outcome == done, err
 			}
@@ -31,7 +31,7 @@ func (s *session) acquire(token string, ttl time.Duration) (bool, error) {
 			}
 			exists = true
 		}
-		outcome, err := s.rewrite(token, ttl, true)
+		outcome, err := o.rewrite(token, ttl, true)
 		if err != nil || outcome == done || outcome == refused {
 			return outcome == done, err
 		}
@@ -41,9 +41,9 @@ func (s *session) acquire(token string, ttl time.Duration) (bool, error) {
 }
 
 // extend rewrites the key if token holds the lock.
-func (s *session) extend(token string, ttl time.Duration) (bool, error) {
+func (o *operation) extend(token string, ttl time.Duration) (bool, error) {
 	for range 1 + maxRepeats {
-		outcome, err := s.rewrite(token, ttl, false)
+		outcome, err := o.rewrite(token, ttl, false)
 		if err != nil || outcome != again {
 			return outcome == done, err
 		}
@@ -63,25 +63,25 @@ const (
 // create is SETNX with an expiry on the server, in commands that every server knows: the value is written
 // under a name that nobody else uses, expiry and all, and renamed, if nothing is there. Whoever is too late
 // has not touched the key, so holders' transactions do not notice.
-func (s *session) create(token string, ttl time.Duration) (outcome, error) {
-	if c := s.l.clock; !c.client && !c.known.Load() {
-		if replies, err := s.do(command{"TIME"}); err != nil {
+func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
+	if c := o.l.clock; !c.client && !c.known.Load() {
+		if replies, err := o.do(command{"TIME"}); err != nil {
 			return 0, err
-		} else if _, err = s.time(replies[0]); err != nil {
+		} else if _, err = o.time(replies[0]); err != nil {
 			return 0, err
 		}
 	}
-	passing := s.l.passing()
-	v := value{s.l.clock.expiry(ttl), token}
-	results, err := s.multi(s.timed(
+	passing := o.l.passing()
+	v := value{o.l.clock.expiry(ttl), token}
+	results, err := o.multi(o.timed(
 		command{"SETEX", passing, garbage, v.encode()},
-		command{"RENAMENX", passing, s.key},
+		command{"RENAMENX", passing, o.key},
 		command{"DEL", passing},
-		command{"GET", s.key})...)
+		command{"GET", o.key})...)
 	if err != nil || results == nil {
 		return again, err
 	}
-	now, err := s.time(results[len(results)-1])
+	now, err := o.time(results[len(results)-1])
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +90,7 @@ func (s *session) create(token string, ttl time.Duration) (outcome, error) {
 		return 0, fmt.Errorf("RENAMENX: %w", err)
 	}
 	if created {
-		if s.l.clock.fits(v.expiry, now, ttl) {
+		if o.l.clock.fits(v.expiry, now, ttl) {
 			return done, nil
 		}
 		return again, nil // it is ours to rewrite
@@ -110,21 +110,21 @@ func (s *session) create(token string, ttl time.Duration) (outcome, error) {
 // rewrite gives the value at the key to token, for ttl from now, if token holds the lock or, to take it
 // over, if nobody does. GETSET is carried out only if the value is still the one that allowed it. What it
 // writes is never short: the server told its time after the operation began.
-func (s *session) rewrite(token string, ttl time.Duration, takeOver bool) (outcome, error) {
-	held, now, exists, err := s.watch()
+func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (outcome, error) {
+	held, now, exists, err := o.watch()
 	switch {
 	case err != nil:
 		return 0, err
 	case !exists && !takeOver:
-		return refused, s.unwatch()
+		return refused, o.unwatch()
 	case !exists:
-		return gone, s.unwatch()
+		return gone, o.unwatch()
 	case held.expired(now) && !takeOver, !held.expired(now) && !held.ownedBy(token):
-		return refused, s.unwatch()
+		return refused, o.unwatch()
 	}
-	results, err := s.multi(
-		command{"GETSET", s.key, value{expiry(now, ttl), token}.encode()},
-		command{"EXPIRE", s.key, garbage})
+	results, err := o.multi(
+		command{"GETSET", o.key, value{expiry(now, ttl), token}.encode()},
+		command{"EXPIRE", o.key, garbage})
 	if err != nil || results == nil {
 		return again, err
 	}
@@ -137,23 +137,23 @@ func (s *session) rewrite(token string, ttl time.Duration, takeOver bool) (outco
 
 // release deletes the key if token holds the lock, and also if it did and the lock has expired: then it
 // says that it did not hold it.
-func (s *session) release(token string) (bool, error) {
+func (o *operation) release(token string) (bool, error) {
 	for range 1 + maxRepeats {
-		held, now, exists, err := s.watch()
+		held, now, exists, err := o.watch()
 		if err != nil {
 			return false, err
 		}
 		if !exists || !held.ownedBy(token) {
-			return false, s.unwatch()
+			return false, o.unwatch()
 		}
-		commands := []command{{"DEL", s.key}}
-		if !s.l.mute.Load() {
-			commands = append(commands, command{"PUBLISH", s.key, ""})
+		commands := []command{{"DEL", o.key}}
+		if !o.l.mute.Load() {
+			commands = append(commands, command{"PUBLISH", o.key, ""})
 		}
-		results, err := s.multi(commands...)
+		results, err := o.multi(commands...)
 		var refused *refusal
 		if errors.As(err, &refused) && refused.command == "PUBLISH" && unknown(refused.cause) {
-			s.l.mute.Store(true) // and nothing was done
+			o.l.mute.Store(true) // and nothing was done
 			continue
 		}
 		if err != nil {
@@ -173,17 +173,17 @@ func unknown(err redis.Error) bool {
 }
 
 // fence counts, and looks who holds the lock at that moment. Who holds it later counts later.
-func (s *session) fence(token string) (uint64, error) {
-	results, err := s.multi(s.timed(
-		command{"INCR", s.l.book + "fence"},
-		command{"GET", s.key})...)
+func (o *operation) fence(token string) (uint64, error) {
+	results, err := o.multi(o.timed(
+		command{"INCR", o.l.book + "fence"},
+		command{"GET", o.key})...)
 	if err != nil {
 		return 0, err
 	}
 	if results == nil {
 		return 0, errChanged
 	}
-	now, err := s.time(results[len(results)-1])
+	now, err := o.time(results[len(results)-1])
 	if err != nil {
 		return 0, err
 	}
@@ -199,30 +199,30 @@ func (s *session) fence(token string) (uint64, error) {
 }
 
 // watch reads the value and the time, and makes the next transaction depend on that the value stays.
-func (s *session) watch() (held value, now int64, exists bool, err error) {
-	replies, err := s.do(s.timed(command{"WATCH", s.key}, command{"GET", s.key})...)
+func (o *operation) watch() (held value, now int64, exists bool, err error) {
+	replies, err := o.do(o.timed(command{"WATCH", o.key}, command{"GET", o.key})...)
 	if err == nil {
-		now, err = s.time(replies[len(replies)-1])
+		now, err = o.time(replies[len(replies)-1])
 	}
 	if err == nil {
 		held, exists, err = get(replies[1])
 	}
-	if err != nil && !s.waiting {
-		_ = s.unwatch() // or the connection is lost to the pool
+	if err != nil && !o.waiting {
+		_ = o.unwatch() // or the connection is lost to the pool
 	}
 	return held, now, exists, err
 }
 
 // unwatch ends what watch began when there is nothing to change. It is a write that does nothing: a replica
 // refuses it, which may not have heard of the lock yet.
-func (s *session) unwatch() error {
-	_, err := s.multi(command{"DEL", s.l.passing()})
+func (o *operation) unwatch() error {
+	_, err := o.multi(command{"DEL", o.l.passing()})
 	return err
 }
 
 // timed is commands and TIME, if the server is to tell it.
-func (s *session) timed(commands ...command) []command {
-	if s.l.clock.client {
+func (o *operation) timed(commands ...command) []command {
+	if o.l.clock.client {
 		return commands
 	}
 	return append(commands, command{"TIME"})
@@ -230,16 +230,16 @@ func (s *session) timed(commands ...command) []command {
 
 // time reads the reply to TIME and lets the clock learn from it. With the client's clock it is the time at
 // which the request was sent, and reply is another command's.
-func (s *session) time(reply any) (now int64, err error) {
-	if s.l.clock.client {
-		return s.sent, nil
+func (o *operation) time(reply any) (now int64, err error) {
+	if o.l.clock.client {
+		return o.sent, nil
 	}
 	parts, err := redis.Int64s(reply, nil)
 	if err != nil || len(parts) != 2 || parts[0] < 0 || parts[0] > firstMillisecond {
 		return 0, fmt.Errorf("TIME: unexpected reply %.64q", fmt.Sprint(reply))
 	}
 	now = parts[0]*1e6 + parts[1]
-	s.l.clock.observe(s.sent, now)
+	o.l.clock.observe(o.sent, now)
 	return now, nil
 }
 

@@ -161,7 +161,7 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	if err := checkTTL(ttl); err != nil {
 		return false, wrap("acquire", key, err)
 	}
-	return operate(ctx, l, "acquire", key, token, func(s *session) (bool, error) { return s.acquire(token, ttl) })
+	return operate(ctx, l, "acquire", key, token, func(o *operation) (bool, error) { return o.acquire(token, ttl) })
 }
 
 // Extend implements [locker.Locker]: true when token held the lock, and holds it for ttl from now. It waits
@@ -173,7 +173,7 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	if err := l.calls.Wait(ctx, token); err != nil {
 		return false, wrap("extend", key, err)
 	}
-	return operate(ctx, l, "extend", key, token, func(s *session) (bool, error) { return s.extend(token, ttl) })
+	return operate(ctx, l, "extend", key, token, func(o *operation) (bool, error) { return o.extend(token, ttl) })
 }
 
 // Release implements [locker.Locker]: true when token held the lock, which is free now. It wakes those that
@@ -183,13 +183,13 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	if err := l.calls.Wait(ctx, token); err != nil {
 		return false, wrap("release", key, err)
 	}
-	return operate(ctx, l, "release", key, token, func(s *session) (bool, error) { return s.release(token) })
+	return operate(ctx, l, "release", key, token, func(o *operation) (bool, error) { return o.release(token) })
 }
 
 // Fence implements [locker.Fencer]. The numbers come from one counter for all locks of a prefix, which has
 // no expiry; they grow for as long as the server keeps its data. Errors are as of Acquire.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	fence, err = operate(ctx, l, "fence", key, token, func(s *session) (uint64, error) { return s.fence(token) })
+	fence, err = operate(ctx, l, "fence", key, token, func(o *operation) (uint64, error) { return o.fence(token) })
 	return fence, fence > 0, err
 }
 

@@ -15,8 +15,8 @@ import (
 // ioTimeout is how long a reply may take.
 const ioTimeout = 3 * time.Second
 
-// session is one operation on one lock, over one connection.
-type session struct {
+// operation is what one call does with one lock, over one connection.
+type operation struct {
 	l    *Locker
 	ctx  context.Context
 	conn redis.Conn
@@ -33,10 +33,10 @@ type session struct {
 
 // operate runs call over a connection from the pool.
 func operate[T any](ctx context.Context, l *Locker, op, key, token string,
-	call func(*session) (T, error)) (T, error) {
+	call func(*operation) (T, error)) (T, error) {
 	deadline, near := ctx.Deadline()
 	near = near && time.Until(deadline) < ioTimeout
-	timeout := time.Duration(0) // run inline, the session minds ctx
+	timeout := time.Duration(0) // run inline, the operation minds ctx
 	if near {
 		timeout = math.MaxInt64
 	}
@@ -46,9 +46,9 @@ func operate[T any](ctx context.Context, l *Locker, op, key, token string,
 		if err != nil {
 			return zero, err
 		}
-		s := &session{l: l, ctx: ctx, conn: conn, key: l.prefix + key, near: near}
-		defer s.end()
-		return call(s)
+		o := &operation{l: l, ctx: ctx, conn: conn, key: l.prefix + key, near: near}
+		defer o.end()
+		return call(o)
 	})
 	if err != nil {
 		return v, wrap(op, key, err)
@@ -134,15 +134,15 @@ func usable(conn redis.Conn, err error) (redis.Conn, error) {
 
 // end gives the connection back to the pool, if it is as it came. If it is not, Close would send UNWATCH
 // and wait for whatever is owed, without a bound: then it is broken first.
-func (s *session) end() {
-	if s.watching || s.waiting {
-		for s.conn.Err() == nil {
+func (o *operation) end() {
+	if o.watching || o.waiting {
+		for o.conn.Err() == nil {
 			// A read whose time is over: it takes what was received already, and then fails for good.
-			receive(s.conn, time.Nanosecond)
+			receive(o.conn, time.Nanosecond)
 		}
 	}
-	s.conn.Close()
-	s.l.used.Store(int64(time.Since(s.l.start)))
+	o.conn.Close()
+	o.l.used.Store(int64(time.Since(o.l.start)))
 }
 
 func receive(conn redis.Conn, timeout time.Duration) {
@@ -172,29 +172,29 @@ func refuse(command string, cause redis.Error) error {
 }
 
 // do sends commands in one write and returns their replies, or the first that is an error.
-func (s *session) do(commands ...command) ([]any, error) {
-	if err := ended(s.ctx); err != nil {
+func (o *operation) do(commands ...command) ([]any, error) {
+	if err := ended(o.ctx); err != nil {
 		return nil, err
 	}
-	s.sent = s.l.clock.now()
-	s.waiting = true
+	o.sent = o.l.clock.now()
+	o.waiting = true
 	for _, c := range commands {
 		if c[0] == "WATCH" {
-			s.watching = true
+			o.watching = true
 		}
-		if err := s.conn.Send(c[0].(string), c[1:]...); err != nil {
+		if err := o.conn.Send(c[0].(string), c[1:]...); err != nil {
 			return nil, err
 		}
 	}
 	timeout := ioTimeout
-	if deadline, ok := s.ctx.Deadline(); ok && !s.near {
+	if deadline, ok := o.ctx.Deadline(); ok && !o.near {
 		timeout = max(min(timeout, time.Until(deadline)), time.Nanosecond)
 	}
-	replies, err := replies(s.conn, timeout)
+	replies, err := replies(o.conn, timeout)
 	if err != nil {
 		return nil, err
 	}
-	s.waiting = false
+	o.waiting = false
 	if len(replies) != len(commands) {
 		return nil, fmt.Errorf("%d replies to %d commands", len(replies), len(commands))
 	}
@@ -202,7 +202,7 @@ func (s *session) do(commands ...command) ([]any, error) {
 	if commands[last][0] == "EXEC" {
 		cause, failed := replies[last].(redis.Error)
 		if !failed || strings.HasPrefix(string(cause), "EXECABORT") {
-			s.watching = false
+			o.watching = false
 		}
 	}
 	for i, c := range commands {
@@ -225,10 +225,10 @@ func replies(conn redis.Conn, timeout time.Duration) (r []any, err error) {
 
 // multi carries out commands as a transaction. Without results it was not, because a watched key has
 // changed.
-func (s *session) multi(commands ...command) (results []any, err error) {
+func (o *operation) multi(commands ...command) (results []any, err error) {
 	all := make([]command, 0, len(commands)+2)
 	all = append(append(append(all, command{"MULTI"}), commands...), command{"EXEC"})
-	replies, err := s.do(all...)
+	replies, err := o.do(all...)
 	if err != nil {
 		return nil, err
 	}
