@@ -353,6 +353,27 @@ func TestLoadEndsWatching(t *testing.T) {
 	}
 }
 
+// And one that was served watches but a moment longer.
+func TestLoadEndsWatchingSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p, q := b.process(), b.process()
+		var watching context.Context
+		q.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+			watching = ctx
+			return b.locks.Watch(ctx, "k")
+		}
+		loading := goLoad(t.Context(), NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh")), "k")
+		synctest.Wait()
+		v, err := NewLoader(q.locker(), q.cache(), q.slowly(0, "not called")).Load(context.Background(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "fresh", v)
+		require.Equal(t, loaded{"fresh", nil, time.Second}, <-loading)
+		time.Sleep(time.Second)
+		require.Error(t, watching.Err())
+	})
+}
+
 func TestLoadCallersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
