@@ -1,13 +1,57 @@
 package testserver
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
+	"time"
 )
 
 func dieWithUs(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-func (p *process) pause() error  { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+// pause returns when all threads have stopped: one that runs on another processor takes a moment to see the
+// signal, and may answer a request until then.
+func (p *process) pause() error {
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Microsecond) {
+		stopped, err := p.isStopped()
+		if stopped || err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("not stopped after %v", patience)
+		}
+	}
+}
+
+func (p *process) isStopped() (bool, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
+	if err != nil {
+		return false, err
+	}
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return false, err
+		}
+		// "<id> (<name>) <state> …", and the name may have anything in it
+		_, state, _ := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
+		if len(state) == 0 || state[0] != 'T' {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }

@@ -3,6 +3,7 @@ package testserver
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -257,5 +258,26 @@ func TestKilled(t *testing.T) {
 			require.Eventually(t, func() bool { return down(redis) && down(memcached) },
 				long, 10*time.Millisecond)
 		})
+	}
+}
+
+// Nothing that arrives after Pause has returned is answered: a signal takes its time to reach each thread.
+func TestPauseIsOver(t *testing.T) {
+	s := Memcached(t)
+	conn, err := net.Dial("tcp", s.Addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	answer := make([]byte, 100)
+	for range 100 {
+		s.Pause()
+		_, err := io.WriteString(conn, "version\r\n")
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+		_, err = conn.Read(answer)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		s.Continue()
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(long)))
+		_, err = conn.Read(answer)
+		require.NoError(t, err)
 	}
 }
