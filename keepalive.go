@@ -37,9 +37,7 @@ func (l *Lease) extendInTime() {
 		l.mu.Unlock()
 		return
 	}
-	// An attempt takes half of the time that is left at most, so that there is another one.
-	left := time.Until(l.deadline)
-	ctx, cancel := context.WithTimeout(k.values, max(left/2, time.Millisecond))
+	ctx, cancel := context.WithCancel(k.values)
 	defer cancel()
 	k.cancel, k.ended = cancel, make(chan struct{})
 	l.mu.Unlock()
@@ -55,7 +53,7 @@ func (l *Lease) extendInTime() {
 		case err == nil:
 			k.timer.Reset(l.third())
 		default:
-			k.timer.Reset(max(left/10, time.Millisecond))
+			k.timer.Reset(max(time.Until(l.deadline)/10, time.Millisecond))
 		}
 	}()
 	err = l.extend(ctx, 0)

@@ -128,7 +128,7 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// extend is one extension, by ttl, or by the ttl in force when its turn comes if ttl is 0.
+// extend is one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when its turn comes.
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	l.mu.Lock()
 	if l.turn == nil {
@@ -152,6 +152,10 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	}
 	if ttl == 0 {
 		ttl = l.ttl
+		// It takes half of the time that is left at most, so that there is time for another one.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(time.Until(l.deadline)/2, time.Millisecond))
+		defer cancel()
 	}
 	next := time.Now().Add(ttl)
 	if next.Before(l.deadline) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -508,6 +509,40 @@ func TestKeepAlive(t *testing.T) {
 		assert.False(t, isClosed(lost))
 		require.NoError(t, lease.Unlock(t.Context()))
 	})
+	for name, fail := range map[string]func(context.Context, string, time.Duration) (bool, error){
+		"fails": func(context.Context, string, time.Duration) (bool, error) {
+			time.Sleep(time.Millisecond)
+			return false, errBackend
+		},
+		"hangs": blackhole,
+	} {
+		// It goes by the time that is left when it has its turn, and when it is over.
+		bubble(t, "one attempt "+name+" after the user has shortened the lease before its turn", func(t *testing.T) {
+			l := &fake{}
+			lease := tryLock(t, l, time.Hour, locker.WithKeepAlive())
+			time.Sleep(19 * time.Minute)
+			n := 0
+			l.extendBy(func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+				switch n++; n {
+				case 1:
+					time.Sleep(5 * time.Minute)
+				case 3:
+					return fail(ctx, token, ttl)
+				}
+				return l.doExtend(ctx, "k", token, ttl)
+			})
+			var users sync.WaitGroup
+			for _, ttl := range []time.Duration{time.Hour, 3 * time.Second} {
+				users.Go(func() { assert.NoError(t, lease.Extend(t.Context(), ttl)) })
+				synctest.Wait() // each in turn, and then the keep-alive
+			}
+			users.Wait()
+			time.Sleep(time.Minute)
+			assert.False(t, isClosed(lease.Lost()))
+			assert.Greater(t, n, 20)
+			require.NoError(t, lease.Unlock(t.Context()))
+		})
+	}
 	bubble(t, "Unlock during an extension neither waits for it nor is undone by it", func(t *testing.T) {
 		l := &fake{}
 		lease := tryLock(t, l, 3*time.Second, locker.WithKeepAlive())
@@ -524,22 +559,37 @@ func TestKeepAlive(t *testing.T) {
 }
 
 // A timer that goes on would keep the lease, and all that hangs on it, until it fires.
-func TestUnlockedLeaseIsGarbage(t *testing.T) {
-	l := new(fake)
-	var gone atomic.Bool
-	func() {
-		lease := tryLock(t, l, 24*time.Hour, locker.WithKeepAlive())
-		lease.Lost()
-		runtime.AddCleanup(lease, func(int) { gone.Store(true) }, 0)
-		if err := lease.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
-	for end := time.Now().Add(10 * time.Second); !gone.Load(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a lease is kept in memory after its Unlock")
-		}
-		runtime.GC()
+func TestEndedLeaseIsGarbage(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *fake, *locker.Lease){
+		"Unlock": func(t *testing.T, _ *fake, lease *locker.Lease) {
+			assert.NoError(t, lease.Unlock(t.Context()))
+		},
+		"Unlock of unknown outcome": func(t *testing.T, l *fake, lease *locker.Lease) {
+			l.onRelease = func(context.Context, string) (bool, error) { return false, errBackend }
+			assert.ErrorIs(t, lease.Unlock(t.Context()), errBackend)
+		},
+		"Detach": func(_ *testing.T, _ *fake, lease *locker.Lease) { lease.Detach() },
+		"loss": func(t *testing.T, l *fake, lease *locker.Lease) {
+			l.onExtend = func(context.Context, string, time.Duration) (bool, error) { return false, nil }
+			assert.ErrorIs(t, lease.Extend(t.Context(), 24*time.Hour), locker.ErrNotHeld)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var gone atomic.Bool
+			func() {
+				l := new(fake)
+				lease := tryLock(t, l, 24*time.Hour, locker.WithKeepAlive())
+				lease.Lost()
+				runtime.AddCleanup(lease, func(int) { gone.Store(true) }, 0)
+				end(t, l, lease)
+			}()
+			for end := time.Now().Add(10 * time.Second); !gone.Load(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the lease is kept in memory")
+				}
+				runtime.GC()
+			}
+		})
 	}
 }
 

@@ -71,15 +71,21 @@ func loader(s service) load {
 // setnx is what is written by hand: x/sync in the process, SET NX PX between them, and those who do not
 // get that lock look again after a rest.
 func setnx(s service, poll time.Duration) load {
-	return setnxWith(s, compareAndDelete, func() { time.Sleep(poll) })
+	return setnxWith(s, compareAndDelete, func() {}, func() { time.Sleep(poll) })
 }
 
 // setnxPubSub is the same with a message where the other rests: about the least that somebody can do who
-// wants the value at once. Nobody notices here that the connection of the messages breaks, nor that one was
-// missed, but a second later.
+// wants the value at once. Nobody notices here that the connection of the messages breaks, or that one was
+// missed, until a second later.
 func setnxPubSub(s service) load {
-	messages := s.client.Subscribe(context.Background(), s.key+":lock").Channel()
+	pubsub := s.client.Subscribe(context.Background(), s.key+":lock")
+	_, _ = pubsub.Receive(context.Background()) // now it is subscribed
+	messages := pubsub.Channel()
 	return setnxWith(s, compareDeleteAndTell, func() {
+		for len(messages) > 0 {
+			<-messages // from an earlier round
+		}
+	}, func() {
 		select {
 		case <-messages:
 		case <-time.After(time.Second):
@@ -90,13 +96,14 @@ func setnxPubSub(s service) load {
 var compareDeleteAndTell = redis.NewScript(
 	`if redis.call("GET", KEYS[1]) == ARGV[1] then redis.call("DEL", KEYS[1]) redis.call("PUBLISH", KEYS[1], "") end`)
 
-func setnxWith(s service, release *redis.Script, rest func()) load {
+func setnxWith(s service, release *redis.Script, begin, rest func()) load {
 	var flights xsync.Group
 	lockKey, lockTTL := s.key+":lock", s.lockTTL
 	if lockTTL == 0 {
 		lockTTL = 10 * time.Second
 	}
 	one := func(ctx context.Context) (string, error) {
+		begin()
 		for {
 			if v, ok, err := s.Get(ctx, s.key); ok || err != nil {
 				return v, err

@@ -42,7 +42,7 @@ type Staler[V any] interface {
 }
 
 // Loader fills a cache: of all callers in the fleet who miss a key at the same time, one loads it from the
-// source, and the others get what it stored. It keeps nothing for a key that nobody has loaded for a moment.
+// source, and the others get what it stored. It keeps nothing for a key that nobody is loading.
 //
 // The order is: join a load that is under way in this process; read the cache; try the lock; read the cache
 // again under the lock; call the source; store the value; release the lock; hand the value to all who wait

@@ -20,10 +20,6 @@ const (
 
 	// safetyPoll is the same where releases wake it: the holder may have vanished, which wakes nobody.
 	safetyPoll = time.Second
-
-	// unwatchRest is how long a watch goes on when nobody needs it any more. To end it takes goroutines, and the
-	// callers who have just been served are many, and so are the processes that were woken together.
-	unwatchRest = 10 * time.Millisecond
 )
 
 // load is what the first caller in this process does for all.
@@ -117,7 +113,7 @@ func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 func (l *Loader[V]) waitForValue(ctx context.Context, key string) (V, error) {
 	tooLong := time.Now().Add(l.maxWait)
 	watchCtx, unwatch := context.WithCancel(ctx)
-	defer time.AfterFunc(unwatchRest, unwatch)
+	defer unwatch()
 	woken := l.watch(watchCtx, unwatch, key)
 
 	for attempt := 0; ; attempt++ {
