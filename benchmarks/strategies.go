@@ -96,6 +96,7 @@ func setnxPubSub(s service) load {
 var compareDeleteAndTell = redis.NewScript(
 	`if redis.call("GET", KEYS[1]) == ARGV[1] then redis.call("DEL", KEYS[1]) redis.call("PUBLISH", KEYS[1], "") end`)
 
+// setnxWith calls begin before it looks for the value for the first time, and rest between two looks.
 func setnxWith(s service, release *redis.Script, begin, rest func()) load {
 	var flights xsync.Group
 	lockKey, lockTTL := s.key+":lock", s.lockTTL

@@ -235,8 +235,8 @@ func (f *flight[V]) finish() int {
 	return callers
 }
 
-// wait returns the result when there is one, or leaves with ctx's error. first says that it is for the
-// caller whose fn runs.
+// wait is for a caller whose ctx can end: it returns the result when there is one, or leaves with ctx's error.
+// first says that it is the caller whose fn runs.
 func (f *flight[V]) wait(ctx context.Context, first bool) (v V, shared bool, err error) {
 	select {
 	case <-f.done:
