@@ -46,6 +46,41 @@ func onRedisThrough(options func(*redis.Options), through func(ctx context.Conte
 	})
 }
 
+// forgetful keeps in mind which of its locks have ended, and believes that one whose extension or release got
+// no answer has. Another attempt with the token asks nobody.
+type forgetful struct {
+	redisLock
+	ended *sync.Map // by key and token
+}
+
+func (f forgetful) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	ok, err := f.redisLock.Acquire(ctx, key, token, ttl)
+	if ok {
+		f.ended.Delete([2]string{key, token})
+	}
+	return ok, err
+}
+
+func (f forgetful) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return f.remember(key, token, func() (bool, error) { return f.redisLock.Extend(ctx, key, token, ttl) })
+}
+
+func (f forgetful) Release(ctx context.Context, key, token string) (bool, error) {
+	return f.remember(key, token, func() (bool, error) { return f.redisLock.Release(ctx, key, token) })
+}
+
+func (f forgetful) remember(key, token string, do func() (bool, error)) (bool, error) {
+	lock := [2]string{key, token}
+	if _, ended := f.ended.Load(lock); ended {
+		return false, nil
+	}
+	ok, err := do()
+	if err != nil {
+		f.ended.Store(lock, true)
+	}
+	return ok, err
+}
+
 // withoutTimeouts is a client that waits for ever.
 func withoutTimeouts(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 }
 

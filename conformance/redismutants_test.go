@@ -1,6 +1,11 @@
 package conformance
 
-import "testing"
+import (
+	"sync"
+	"testing"
+
+	"github.com/golockers/locker"
+)
 
 // redisMutants are broken in ways that need a real backend, or a real network.
 var redisMutants = []mutant{{
@@ -165,6 +170,15 @@ var redisMutants = []mutant{{
 		"fault/reset-within-a-request",
 	},
 	may: []string{"fault/slow-link"},
+}, {
+	name: "no answer taken for the end of the lock",
+	config: onRedis(func(tb testing.TB, addr string) locker.Locker {
+		return forgetful{redisLock{redisClient(tb, redisOptions(addr))}, new(sync.Map)}
+	}),
+	must: []string{
+		"context/done-before", "fault/connection-refused", "fault/extend-reply-lost", "fault/garbage-reply",
+		"fault/half-a-reply", "fault/reset-within-a-request",
+	},
 }, {
 	name:   "end of the connection as held",
 	config: onRedisThrough(nil, eofAsFalse),
