@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,37 +47,50 @@ func onRedisThrough(options func(*redis.Options), through func(ctx context.Conte
 	})
 }
 
-// forgetful keeps in mind which of its locks have ended, and believes that one whose extension or release got
-// no answer has. Another attempt with the token asks nobody.
-type forgetful struct {
+// optimist takes it that a release has arrived.
+type optimist struct{ redisLock }
+
+func (o optimist) Release(ctx context.Context, key, token string) (bool, error) {
+	ok, err := o.redisLock.Release(ctx, key, token)
+	return ok || err != nil && ctx.Err() == nil, ctx.Err()
+}
+
+// guessing asks nobody any more about a lock after some of its operations had no answer: it knows by itself.
+type guessing struct {
 	redisLock
-	ended *sync.Map // by key and token
+	unanswered *sync.Map       // key and token
+	after      []string        // the operations that count
+	answers    map[string]bool // what these say from then on
 }
 
-func (f forgetful) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	ok, err := f.redisLock.Acquire(ctx, key, token, ttl)
-	if ok {
-		f.ended.Delete([2]string{key, token})
-	}
-	return ok, err
+func onRedisGuessing(answers map[string]bool, after ...string) func(tb testing.TB) Config {
+	return onRedis(func(tb testing.TB, addr string) locker.Locker {
+		return guessing{redisLock{redisClient(tb, redisOptions(addr))}, new(sync.Map), after, answers}
+	})
 }
 
-func (f forgetful) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	return f.remember(key, token, func() (bool, error) { return f.redisLock.Extend(ctx, key, token, ttl) })
+func (g guessing) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return g.do("acquire", key, token, func() (bool, error) { return g.redisLock.Acquire(ctx, key, token, ttl) })
 }
 
-func (f forgetful) Release(ctx context.Context, key, token string) (bool, error) {
-	return f.remember(key, token, func() (bool, error) { return f.redisLock.Release(ctx, key, token) })
+func (g guessing) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return g.do("extend", key, token, func() (bool, error) { return g.redisLock.Extend(ctx, key, token, ttl) })
 }
 
-func (f forgetful) remember(key, token string, do func() (bool, error)) (bool, error) {
+func (g guessing) Release(ctx context.Context, key, token string) (bool, error) {
+	return g.do("release", key, token, func() (bool, error) { return g.redisLock.Release(ctx, key, token) })
+}
+
+func (g guessing) do(op, key, token string, ask func() (bool, error)) (bool, error) {
 	lock := [2]string{key, token}
-	if _, ended := f.ended.Load(lock); ended {
-		return false, nil
+	if _, guess := g.unanswered.Load(lock); guess {
+		if answer, known := g.answers[op]; known {
+			return answer, nil
+		}
 	}
-	ok, err := do()
-	if err != nil {
-		f.ended.Store(lock, true)
+	ok, err := ask()
+	if err != nil && slices.Contains(g.after, op) {
+		g.unanswered.Store(lock, true)
 	}
 	return ok, err
 }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"sync"
 	"testing"
 
 	"github.com/golockers/locker"
@@ -171,14 +170,34 @@ var redisMutants = []mutant{{
 	},
 	may: []string{"fault/slow-link"},
 }, {
-	name: "no answer taken for the end of the lock",
-	config: onRedis(func(tb testing.TB, addr string) locker.Locker {
-		return forgetful{redisLock{redisClient(tb, redisOptions(addr))}, new(sync.Map)}
-	}),
+	name:   "no answer to an extension taken for the end of the lock",
+	config: onRedisGuessing(map[string]bool{"extend": false}, "extend"),
 	must: []string{
-		"context/done-before", "fault/connection-refused", "fault/extend-reply-lost", "fault/garbage-reply",
-		"fault/half-a-reply", "fault/reset-within-a-request",
+		"fault/connection-refused", "fault/extend-reply-lost", "fault/garbage-reply", "fault/half-a-reply",
+		"fault/reset-within-a-request",
 	},
+}, {
+	name:   "no answer to a release taken for the end of the lock",
+	config: onRedisGuessing(map[string]bool{"release": false}, "release"),
+	must:   []string{"context/done-before", "fault/connection-refused", "fault/reset-within-a-request"},
+	may:    []string{"fault/hang-cancel", "fault/hang-leak"},
+}, {
+	name:   "no answer to an attempt taken for the lock",
+	config: onRedisGuessing(map[string]bool{"acquire": true}, "acquire"),
+	must:   []string{"fault/connection-refused", "fault/reset-within-a-request"},
+}, {
+	name:   "no release after an attempt without an answer",
+	config: onRedisGuessing(map[string]bool{"release": false}, "acquire"),
+	must: []string{
+		"context/done-before", "fault/acquire-reply-lost", "fault/garbage-reply", "fault/half-a-reply",
+		"fault/late-acquire-cleaned-up", "fault/reset-within-a-request",
+	},
+}, {
+	name: "error of a release as success",
+	config: onRedis(func(tb testing.TB, addr string) locker.Locker {
+		return optimist{redisLock{redisClient(tb, redisOptions(addr))}}
+	}),
+	must: []string{"fault/connection-refused", "fault/reset-within-a-request"},
 }, {
 	name:   "end of the connection as held",
 	config: onRedisThrough(nil, eofAsFalse),
