@@ -42,7 +42,7 @@ func (l *Lease) extendInTime() {
 	k.cancel, k.ended = cancel, make(chan struct{})
 	l.mu.Unlock()
 
-	err := ErrNotHeld
+	err := ErrNotHeld // unless Extend returns: it may end its goroutine
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()

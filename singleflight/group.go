@@ -66,7 +66,7 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 			f.done = make(chan struct{})
 		}
 		g.mu.Unlock()
-		if !canEnd { // of many callers, each saves a look at another frame of a stack that has gone cold
+		if !canEnd { // the short way back: there may be a thousand callers
 			<-f.done
 			return f.v, f.shared, f.err
 		}
