@@ -264,11 +264,20 @@ func TestOutOfMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	granted := make(chan error, 1)
-	go func() {
-		_, err := l.Wait(ctx, key, t2, time.Minute)
-		granted <- err
-	}()
-	eventually(t, "somebody is in line", func() bool { return client.Exists(ctx, "!{locker:"+key+"}line").Val() == 1 })
+	inLine := func() {
+		go func() {
+			_, err := l.Wait(ctx, key, t2, time.Minute)
+			granted <- err
+		}()
+		eventually(t, "somebody is in line", func() bool { return client.Exists(ctx, "!{locker:"+key+"}line").Val() == 1 })
+	}
+	// Once subscribed, a waiter does not look again by itself, which would be refused while memory is short.
+	inLine()
+	releases(t, l, key, t1)
+	require.NoError(t, <-granted)
+	releases(t, l, key, t2)
+	acquires(t, l, key, t1, time.Minute)
+	inLine()
 	require.NoError(t, client.ConfigSet(ctx, "maxmemory", "1").Err())
 	for _, name := range []string{"acquire", "wait"} {
 		err := operations(l)[name](ctx, "another", t1)
