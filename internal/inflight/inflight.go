@@ -1,5 +1,5 @@
-// Package inflight lets an adapter's caller leave a client call behind, when its context ends before a
-// client that does not mind contexts returns, and keeps a later call for the same token in order behind it.
+// Package inflight lets a caller leave a client call behind when its context ends and the client does not
+// honor contexts, and makes a later call for the same token wait for that one.
 package inflight
 
 import (
@@ -9,20 +9,23 @@ import (
 	"time"
 )
 
-// Calls knows the calls that a Locker's callers have left behind. The zero value is ready. It holds an
+// Calls are the calls that a Locker's callers have left behind. The zero value is ready to use. It holds an
 // entry for a token only while such a call is under way.
 type Calls struct {
 	mu   sync.Mutex
 	left map[string][]<-chan struct{} // by token; each is closed when its call returns
 }
 
-// Do runs call, an operation for token, and returns what it returns, or ctx's error when ctx is done first
-// or meanwhile: a success that comes after the caller has gone is no success.
+// Do runs call, an operation for token, and returns what it returns. If ctx has ended before or
+// ends meanwhile, Do returns ctx's error, even if call succeeded.
 //
-// Where ctx has no deadline nearer than timeout, call runs inline: the client's own I/O timeout, which is
-// what timeout is, brings it back soon enough. A timeout of 0 says that the client itself minds ctx.
-// Otherwise call gets a goroutine, which Do leaves behind when ctx ends. After ctx has ended call must
-// start nothing more: no step, dial or retry.
+// Unless ctx has a deadline within timeout, call runs inline: timeout is the client's own I/O
+// timeout, which ends it soon enough. A timeout of 0 means that the client itself honors ctx.
+// Otherwise call gets a goroutine, which Do leaves behind when ctx ends. After ctx has ended, call
+// must start nothing more: no step, dial or retry.
+//
+// If a call in a goroutine of its own ends with [runtime.Goexit], Do returns [ErrGoexit]. If it
+// panics, Do panics with a [*Panic]; if Do has returned, the panic is not recovered.
 func Do[T any](ctx context.Context, c *Calls, token string, timeout time.Duration,
 	call func() (T, error)) (T, error) {
 	var zero T
@@ -41,8 +44,8 @@ func Do[T any](ctx context.Context, c *Calls, token string, timeout time.Duratio
 		return zero, ctxErr
 	}
 	if err != nil && ok && !time.Now().Before(deadline) {
-		// A client that minds deadlines may be faster than ctx's timer, and has words of its own for it. To
-		// the caller both are the same: ctx has ended, and says so.
+		// A client that honors deadlines may be faster than ctx's timer, and returns an error of
+		// its own. To the caller both mean the same: ctx has ended.
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -54,24 +57,20 @@ func Do[T any](ctx context.Context, c *Calls, token string, timeout time.Duratio
 
 // apart runs call in a goroutine, and leaves that behind when ctx ends.
 func apart[T any](ctx context.Context, c *Calls, token string, call func() (T, error)) (T, error) {
-	var v T
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer c.finish(token, done)
-		v, err = call()
-	}()
+	a := Go(call)
 	select {
-	case <-done:
-		return v, err
+	case <-a.Done():
 	case <-ctx.Done():
-		c.leave(token, done)
-		var zero T // v and err are the goroutine's
-		return zero, ctx.Err()
+		done := a.Done()
+		if c.leave(token, done, a.Leave) {
+			var zero T
+			return zero, ctx.Err()
+		}
 	}
+	return a.Result()
 }
 
-// Wait returns when no call left behind for token is under way any more, or with ctx's error.
+// Wait returns when no call that was left behind for token is under way, or with ctx's error.
 func (c *Calls) Wait(ctx context.Context, token string) error {
 	for {
 		c.mu.Lock()
@@ -91,29 +90,24 @@ func (c *Calls) Wait(ctx context.Context, token string) error {
 	}
 }
 
-func (c *Calls) leave(token string, done <-chan struct{}) {
+// leave adds a call to the list if it is still running, and removes it when it ends.
+func (c *Calls) leave(token string, done <-chan struct{}, leave func(ended func()) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case <-done: // it returned meanwhile
-		return
-	default:
+	if !leave(func() { c.remove(token, done) }) {
+		return false
 	}
 	if c.left == nil {
 		c.left = make(map[string][]<-chan struct{})
 	}
 	c.left[token] = append(c.left[token], done)
+	return true
 }
 
-func (c *Calls) finish(token string, done chan struct{}) {
+func (c *Calls) remove(token string, done <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(done)
-	left, ok := c.left[token]
-	if !ok {
-		return
-	}
-	left = slices.DeleteFunc(left, func(d <-chan struct{}) bool { return d == (<-chan struct{})(done) })
+	left := slices.DeleteFunc(c.left[token], func(d <-chan struct{}) bool { return d == done })
 	if len(left) == 0 {
 		delete(c.left, token)
 	} else {

@@ -1,0 +1,102 @@
+// Package cleanup repeats an operation in the background until its outcome is certain: the release of a lock
+// that may be held although its acquisition failed, or whose first release got no answer.
+package cleanup
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+)
+
+const (
+	// Window is how long a cleanup goes on.
+	Window = 5 * time.Second
+
+	// MaxPerOwner is how many cleanups of one owner run at a time, so that a backend that is down does not
+	// use up the cleanups of another.
+	MaxPerOwner = 256
+
+	// MaxTotal is how many cleanups run at a time in the process. It is reached only if
+	// MaxTotal/MaxPerOwner backends are down, or if a program makes a new owner for each operation.
+	MaxTotal = 16 * MaxPerOwner
+
+	firstDelay = 5 * time.Millisecond
+	maxDelay   = time.Second
+)
+
+// Start calls attempt in a goroutine until it reports true, with growing delays in between, for the shorter
+// of window and [Window]. The context of attempt has the values of ctx and ends with that time.
+//
+// The owner is the Locker. Above [MaxPerOwner] or [MaxTotal] Start does nothing and reports false: the lock
+// then ends with its ttl.
+func Start(ctx context.Context, owner any, window time.Duration, attempt func(context.Context) (done bool)) bool {
+	id := identity(owner)
+	if !running.enter(id) {
+		return false
+	}
+	go func() {
+		defer running.leave(id)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(window, Window))
+		defer cancel()
+		for delay := firstDelay; !attempt(ctx); delay = min(2*delay, maxDelay) {
+			timer := time.NewTimer(delay)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+			}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	return true
+}
+
+// running counts the cleanups under way. It has an entry for an owner only while there are any.
+var running counts
+
+type counts struct {
+	mu    sync.Mutex
+	of    map[any]int
+	total int
+}
+
+func (c *counts) enter(id any) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.total >= MaxTotal || c.of[id] >= MaxPerOwner {
+		return false
+	}
+	if c.of == nil {
+		c.of = make(map[any]int)
+	}
+	c.of[id]++
+	c.total++
+	return true
+}
+
+func (c *counts) leave(id any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total--
+	if c.of[id]--; c.of[id] == 0 {
+		delete(c.of, id)
+	}
+}
+
+// Part is an owner that is part of another one, which its cleanups count for.
+type Part interface{ CleanupOwner() any }
+
+// identity is owner as the key of a map. Owners that cannot be one share that of their type.
+func identity(owner any) any {
+	if p, ok := owner.(Part); ok {
+		owner = p.CleanupOwner()
+	}
+	same := owner
+	if v := reflect.ValueOf(owner); v.Comparable() && owner == same { // a NaN in it is not the same
+		return owner
+	}
+	return reflect.TypeOf(owner)
+}

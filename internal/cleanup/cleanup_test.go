@@ -1,0 +1,135 @@
+package cleanup_test
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golockers/locker/internal/cleanup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// hang is an attempt on a backend that is down.
+func hang(ctx context.Context) bool {
+	<-ctx.Done()
+	return false
+}
+
+// fill starts cleanups until one is refused, and returns how many there are.
+func fill(t *testing.T, owner any) int {
+	for n := 0; ; n++ {
+		require.LessOrEqual(t, n, cleanup.MaxTotal, "without a bound")
+		if !cleanup.Start(t.Context(), owner, time.Minute, hang) {
+			return n
+		}
+	}
+}
+
+func requireEmpty(t *testing.T) {
+	total, owners := cleanup.Running()
+	require.Zero(t, total)
+	require.Zero(t, owners, "an owner is kept")
+}
+
+func TestUntilDone(t *testing.T) {
+	type key struct{}
+	synctest.Test(t, func(t *testing.T) {
+		caller, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+		cancel()
+		var at []time.Duration
+		start := time.Now()
+		require.True(t, cleanup.Start(caller, "owner", time.Minute, func(ctx context.Context) bool {
+			assert.NoError(t, ctx.Err())
+			assert.Equal(t, "v", ctx.Value(key{}))
+			at = append(at, time.Since(start))
+			return len(at) == 4
+		}))
+		synctest.Wait()
+		assert.Len(t, at, 1, "not at once")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		const ms = time.Millisecond
+		assert.Equal(t, []time.Duration{0, 5 * ms, 15 * ms, 35 * ms}, at)
+		requireEmpty(t)
+	})
+}
+
+func TestWindow(t *testing.T) {
+	for window, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Minute: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			var last time.Duration
+			n := 0
+			start := time.Now()
+			require.True(t, cleanup.Start(t.Context(), "owner", window, func(context.Context) bool {
+				n++
+				last = time.Since(start)
+				return false
+			}))
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			assert.Less(t, last, want)
+			assert.Less(t, n, 15, "the delays do not grow")
+			requireEmpty(t)
+		})
+	}
+}
+
+// The owners of 256 cleanups that hang do not take those of another.
+func TestBoundIsPerOwner(t *testing.T) {
+	type uncomparable struct{ _ func() }
+	type other struct{ _ func() }
+	for _, c := range []struct {
+		name          string
+		dead, healthy any
+	}{
+		{"pointers", new(int), new(int)},
+		{"values", "dead", "healthy"},
+		{"types that are no key of a map", uncomparable{}, other{}},
+		{"such a type in an interface in a type that is", [1]any{uncomparable{}}, [1]any{"healthy"}},
+		{"not a number", math.NaN(), "healthy"},
+		{"nil", (*int)(nil), new(int)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				assert.Equal(t, cleanup.MaxPerOwner, fill(t, c.dead))
+				done := false
+				assert.True(t, cleanup.Start(t.Context(), c.healthy, time.Second, func(context.Context) bool {
+					done = true
+					return true
+				}))
+				synctest.Wait()
+				assert.True(t, done)
+				time.Sleep(time.Minute)
+				requireEmpty(t)
+			})
+		})
+	}
+}
+
+func TestTotalBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		for cleanup.Start(t.Context(), new(int), time.Minute, hang) { // an owner for each
+			n++
+			require.LessOrEqual(t, n, cleanup.MaxTotal)
+		}
+		assert.Equal(t, cleanup.MaxTotal, n)
+		time.Sleep(time.Minute)
+		requireEmpty(t)
+	})
+}
+
+func TestGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		require.True(t, cleanup.Start(t.Context(), "owner", time.Minute, func(context.Context) bool {
+			runtime.Goexit()
+			return true
+		}))
+		synctest.Wait()
+		requireEmpty(t)
+	})
+}

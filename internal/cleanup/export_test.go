@@ -1,0 +1,8 @@
+package cleanup
+
+// Running returns how many cleanups are under way, and of how many owners.
+func Running() (total, owners int) {
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	return running.total, len(running.of)
+}

@@ -1,0 +1,126 @@
+// Package lazyctx has a context with a deadline that costs one allocation until Done is called.
+// [context.WithDeadline] costs several and starts a timer, which is more than all the rest of an uncontended
+// unlock, or of a read from a cache in memory, where nothing ever calls Done.
+package lazyctx
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Context is a context with a deadline. Its owner calls Cancel when it is no longer needed.
+type Context struct {
+	parent   context.Context
+	deadline time.Time
+
+	mu       sync.Mutex
+	detached bool            // only the parent's values count
+	state    state           // while timed is nil
+	timed    context.Context // made by the first Done; from then on all methods use it
+	stop     context.CancelFunc
+}
+
+type state uint8
+
+const (
+	running     state = iota
+	parentEnded       // for the parent's reason
+	expired
+	cancelled
+)
+
+// WithDeadline returns a context that ends with parent, at the deadline, or when it is cancelled.
+func WithDeadline(parent context.Context, deadline time.Time) *Context {
+	if d, ok := parent.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	return &Context{parent: parent, deadline: deadline}
+}
+
+// WithoutCancel returns a context with the values of parent that ends at the deadline or when it is
+// cancelled.
+func WithoutCancel(parent context.Context, deadline time.Time) *Context {
+	return &Context{parent: parent, detached: true, deadline: deadline}
+}
+
+// Deadline implements [context.Context].
+func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Done implements [context.Context].
+func (c *Context) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed == nil {
+		switch c.look() {
+		case cancelled:
+			c.timed, c.stop = context.WithCancel(c.base())
+			c.stop()
+		case expired:
+			c.timed, c.stop = context.WithDeadline(c.base(), time.Time{})
+		default:
+			c.timed, c.stop = context.WithDeadline(c.base(), c.deadline)
+		}
+	}
+	return c.timed.Done()
+}
+
+// Err implements [context.Context].
+func (c *Context) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed != nil {
+		return c.timed.Err()
+	}
+	switch c.look() {
+	case parentEnded:
+		return c.parent.Err()
+	case expired:
+		return context.DeadlineExceeded
+	case cancelled:
+		return context.Canceled
+	}
+	return nil
+}
+
+// look notes the first reason to end. It needs c.mu, and a nil timed.
+func (c *Context) look() state {
+	switch {
+	case c.state != running:
+	case !c.detached && c.parent.Err() != nil:
+		c.state = parentEnded
+	case !time.Now().Before(c.deadline):
+		c.state = expired
+	}
+	return c.state
+}
+
+// Cancel ends the context and frees its timer.
+func (c *Context) Cancel() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed != nil {
+		c.stop()
+	} else if c.look() == running {
+		c.state = cancelled
+	}
+}
+
+// Value implements [context.Context].
+func (c *Context) Value(key any) any {
+	c.mu.Lock()
+	ctx := c.timed // derived contexts find their parent through Value, and then need no goroutine
+	c.mu.Unlock()
+	if ctx == nil {
+		ctx = c.base()
+	}
+	return ctx.Value(key)
+}
+
+// base returns the context from which c derives.
+func (c *Context) base() context.Context {
+	if c.detached {
+		return context.WithoutCancel(c.parent)
+	}
+	return c.parent
+}

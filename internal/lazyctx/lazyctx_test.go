@@ -1,0 +1,130 @@
+package lazyctx_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golockers/locker/internal/lazyctx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+type key struct{}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Each way to end gives the same answers whether Done was called before it, or after it, or never.
+func TestEnds(t *testing.T) {
+	cause := errors.New("cause")
+	for _, c := range []struct {
+		name     string
+		detached bool
+		end      func(c *lazyctx.Context, cancelParent func())
+		err      error
+		cause    error
+	}{
+		{"not", false, func(*lazyctx.Context, func()) {}, nil, nil},
+		{"deadline", false, func(*lazyctx.Context, func()) { time.Sleep(time.Minute) },
+			context.DeadlineExceeded, context.DeadlineExceeded},
+		{"cancel", false, func(c *lazyctx.Context, _ func()) { c.Cancel() }, context.Canceled, context.Canceled},
+		{"cancel, then deadline", false, func(c *lazyctx.Context, _ func()) { c.Cancel(); time.Sleep(time.Hour) },
+			context.Canceled, context.Canceled},
+		{"deadline, then cancel", false, func(c *lazyctx.Context, _ func()) { time.Sleep(time.Hour); c.Cancel() },
+			context.DeadlineExceeded, context.DeadlineExceeded},
+		{"parent", false, func(_ *lazyctx.Context, cancelParent func()) { cancelParent() }, context.Canceled, cause},
+		{"detached, parent", true, func(_ *lazyctx.Context, cancelParent func()) { cancelParent() }, nil, nil},
+		{"detached, deadline", true, func(*lazyctx.Context, func()) { time.Sleep(time.Minute) },
+			context.DeadlineExceeded, context.DeadlineExceeded},
+		{"detached, cancel", true, func(c *lazyctx.Context, cancelParent func()) { cancelParent(); c.Cancel() },
+			context.Canceled, context.Canceled},
+	} {
+		for _, asked := range []string{"never", "before", "after"} {
+			t.Run(c.name+", Done "+asked, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "v"))
+					defer cancel(nil)
+					deadline := time.Now().Add(time.Minute)
+					ctx := lazyctx.WithDeadline(parent, deadline)
+					if c.detached {
+						ctx = lazyctx.WithoutCancel(parent, deadline)
+					}
+					defer ctx.Cancel()
+					require.NoError(t, ctx.Err())
+					var done <-chan struct{}
+					if asked == "before" {
+						done = ctx.Done()
+						require.False(t, closed(done))
+					}
+					c.end(ctx, func() { cancel(cause) })
+					synctest.Wait()
+					if asked == "after" {
+						done = ctx.Done()
+					}
+					for range 2 { // it stays so
+						assert.Equal(t, c.err, ctx.Err())
+						assert.Equal(t, c.cause, context.Cause(ctx))
+						if done != nil {
+							assert.Equal(t, c.err != nil, closed(done))
+						}
+						assert.Equal(t, "v", ctx.Value(key{}))
+					}
+					d, ok := ctx.Deadline()
+					assert.True(t, ok)
+					assert.Equal(t, deadline, d)
+				})
+			})
+		}
+	}
+}
+
+func TestEarlierDeadlineOfParent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parent, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ctx := lazyctx.WithDeadline(parent, time.Now().Add(time.Minute))
+		defer ctx.Cancel()
+		d, _ := ctx.Deadline()
+		assert.Equal(t, time.Second, time.Until(d))
+		<-ctx.Done()
+		assert.Equal(t, context.DeadlineExceeded, ctx.Err())
+	})
+}
+
+func TestDerived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := lazyctx.WithoutCancel(t.Context(), time.Now().Add(time.Minute))
+		derived, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ctx.Cancel()
+		<-derived.Done()
+		assert.Equal(t, context.Canceled, derived.Err())
+	})
+}
+
+func TestAllocations(t *testing.T) {
+	parent, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var ctx context.Context // as an argument would be
+	for name, make := range map[string]func(context.Context, time.Time) *lazyctx.Context{
+		"with deadline": lazyctx.WithDeadline, "without cancel": lazyctx.WithoutCancel,
+	} {
+		assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+			c := make(parent, time.Now().Add(time.Minute))
+			ctx = c
+			if ctx.Err() != nil {
+				t.Error("ended")
+			}
+			c.Cancel()
+		}), 1.0, name)
+	}
+}
