@@ -1,0 +1,93 @@
+// Package redislock has what the Redis adapters share, whatever their client library: the scripts,
+// the names of keys and channels, and the formats of requests, replies and messages. The adapters
+// that use it share their queues.
+package redislock
+
+import (
+	"crypto/rand"
+	"fmt"
+	"strings"
+)
+
+// DefaultPrefix is the default prefix of the locks' keys.
+const DefaultPrefix = "locker:"
+
+// Namespace makes the names of all keys and channels for the locks of one prefix.
+type Namespace struct {
+	prefix string // of the locks' keys
+	mark   string // the first byte of all other names
+	scope  string // the prefix, escaped, as a part of the other names
+	single bool   // all keys are on one server
+}
+
+// NewNamespace returns the names for a prefix. On a single server every name has a queue.
+func NewNamespace(prefix string, single bool) *Namespace {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	n := &Namespace{prefix: prefix, mark: "!", scope: escape(prefix), single: single}
+	if strings.HasPrefix(prefix, n.mark) {
+		n.mark = "#"
+	}
+	return n
+}
+
+// escape makes a string fit for the name of a channel, and for an ACL pattern that matches only
+// that string: the result has no space, no hash tag, and no wildcard. Different strings stay
+// different.
+func escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte(":._-/", c) >= 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// Keys are the Redis keys of one lock.
+type Keys struct {
+	Lock  string
+	Queue string // of the lock's waiters; empty if it cannot share the lock's slot
+}
+
+// Keys returns the keys of the lock named key. They are on the same server: if a key's name has a
+// hash tag, the characters between its first { and the } after it, only the tag decides where
+// Cluster and Ring keep the key.
+//
+// A key that has a } but no tag cannot be a tag itself. On a single server that does not matter.
+func (n *Namespace) Keys(key string) Keys {
+	// One string holds both names in the usual case.
+	queue := n.mark + "queue:" + n.scope + "{" + n.prefix + key + "}"
+	lock := queue[len(queue)-len(n.prefix)-len(key)-1 : len(queue)-1]
+	if strings.IndexByte(lock, '}') < 0 {
+		return Keys{lock, queue}
+	}
+	tag, ok := hashTag(lock)
+	if !ok && !n.single {
+		return Keys{Lock: lock}
+	}
+	return Keys{lock, n.mark + "queue:" + n.scope + "{" + tag + "}" + lock}
+}
+
+// hashTag returns the part of a key that decides where the key is kept, if it has one.
+func hashTag(key string) (tag string, ok bool) {
+	_, rest, ok := strings.Cut(key, "{")
+	if !ok {
+		return "", false
+	}
+	tag, _, ok = strings.Cut(rest, "}")
+	if !ok {
+		return "", false
+	}
+	return tag, tag != ""
+}
+
+// FenceCounter is the key of the counter of fencing numbers.
+func (n *Namespace) FenceCounter() string { return n.mark + "fence:" + n.scope }
+
+// NewChannel returns an unguessable name for the channel on which a process hears of its turns.
+func (n *Namespace) NewChannel() string { return n.mark + "wait:" + n.scope + rand.Text() }

@@ -1,0 +1,60 @@
+-- release frees the lock if the token holds it, or gives it to the first in the queue, and wakes
+-- its watchers. It returns 1, or 0 if the token does not hold the lock. With an entry it first
+-- removes that from the queue, and returns 2 if it did only that. With a nonce as well, it frees
+-- the lock only if the lock was served to that nonce. It adds 10 if there is more to drop from the
+-- queue, and 20 if the lock waits to be claimed. ARGV: token, entry, the entry in another form,
+-- nonce or ''
+local lock, queue, token, entry = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local nonce = (ARGV[4] or '') ~= '' and ARGV[4]
+local holder = redis.call('GET', lock)
+if not queue or redis.call('EXISTS', queue) == 0 then
+	if holder == token and not nonce then
+		redis.call('DEL', lock)
+		redis.pcall('PUBLISH', lock, '') -- a user who may not publish can still release
+		return 1
+	end
+	if queue then
+		redis.call('ZREM', queue, '') -- a write, so that a read-only replica, which may lag, refuses
+	end
+	--include foreign
+	if holder and foreign(holder) then
+		return redis.error_reply('FOREIGN ' .. string.sub(holder, 1, 64))
+	end
+	return 0
+end
+local ownTTL, expired = nil, not holder
+--include serve
+local left = 0
+if entry then
+	local head = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)[1]
+	left = redis.call('ZREM', queue, entry, ARGV[3])
+	seen(string.match(entry, '^%S+')) -- its process is alive
+	if head and (head == entry or head == ARGV[3]) then
+		tellHead(math.max(redis.call('PTTL', lock), 0))
+	end
+end
+local frees = holder == token and (not nonce or redis.call('ZSCORE', queue, nonce))
+if holder and not frees then
+	redis.call('ZREM', queue, '') -- as above
+	if redis.call('ZCOUNT', queue, 0, '+inf') == 0 then
+		redis.call('DEL', queue)
+	end
+	return left * 2
+end
+
+-- Give the lock to the next in the queue, even if its holder has lost it.
+local result, isClaim = serve()
+if result ~= 'served' then
+	redis.call('DEL', lock)
+end
+if frees then
+	redis.pcall('PUBLISH', lock, '')
+end
+if result == 'empty' then
+	redis.call('DEL', queue)
+end
+local outcome = frees and 1 or left * 2
+if result == 'more' then
+	return outcome + 10
+end
+return outcome + (isClaim and result == 'served' and 20 or 0)
