@@ -11,21 +11,26 @@ import (
 )
 
 func ExampleLock() {
-	ctx := context.Background()
 	l := memory.New() // or redisv9.New(client), redigo.New(pool), memcache.New(client)
 
-	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer lease.Unlock(ctx)
+	pay := func(ctx context.Context) (err error) {
+		lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
+		if err != nil {
+			return err
+		}
+		// The error is ErrNotHeld if the lock was lost: another may have held it at the same time.
+		defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
 
-	fmt.Println("holding", lease.Key())
-	// Output: holding invoice/42
+		fmt.Println("holding", lease.Key())
+		return nil
+	}
+	fmt.Println(pay(context.Background()))
+	// Output:
+	// holding invoice/42
+	// <nil>
 }
 
-// Lock waits as long as its context lasts, and then says both why it gave up and what it waited for.
+// Lock waits as long as its context lasts. Its error wraps both the context's error and ErrHeld.
 func ExampleLock_timeout() {
 	l := memory.New()
 	holder, _ := locker.Lock(context.Background(), l, "invoice/42", 30*time.Second)
@@ -38,26 +43,39 @@ func ExampleLock_timeout() {
 	// Output: true true
 }
 
+// Run a job unless another process is running it at this moment.
 func ExampleTryLock() {
-	ctx := context.Background()
 	l := memory.New()
 
-	first, err := locker.TryLock(ctx, l, "nightly-report", time.Minute)
-	fmt.Println(err)
+	report := func(ctx context.Context, write func()) (err error) {
+		lease, err := locker.TryLock(ctx, l, "report", 30*time.Second, locker.WithKeepAlive())
+		if errors.Is(err, locker.ErrHeld) {
+			fmt.Println("another process has the lock")
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
 
-	_, err = locker.TryLock(ctx, l, "nightly-report", time.Minute)
-	fmt.Println(err)
-	fmt.Println(errors.Is(err, locker.ErrHeld))
+		write()
+		return nil
+	}
 
-	fmt.Println(first.Unlock(ctx))
+	ctx := context.Background()
+	err := report(ctx, func() {
+		fmt.Println("writing the report")
+		fmt.Println(report(ctx, func() { fmt.Println("writing it again") })) // as another process would
+	})
+	fmt.Println(err)
 	// Output:
+	// writing the report
+	// another process has the lock
 	// <nil>
-	// locker: try lock "nightly-report": the lock is held by another
-	// true
 	// <nil>
 }
 
-// Do keeps the lock for as long as the function runs, and cancels the function's context if it is lost.
+// Do keeps the lock alive while the function runs, and cancels the function's context if the lock is lost.
 func ExampleDo() {
 	ctx := context.Background()
 	l := memory.New()
@@ -72,7 +90,7 @@ func ExampleDo() {
 	// <nil>
 }
 
-// One process hands its lock to another: the token is all that it takes.
+// One process hands its lock to another, which needs nothing but the token.
 func ExampleResume() {
 	ctx := context.Background()
 	l := memory.New()
@@ -99,7 +117,7 @@ func ExampleResume() {
 	// true
 }
 
-// A fencing number lets the protected resource itself refuse a holder that comes too late.
+// A fencing number lets the protected resource refuse a holder that comes too late.
 func ExampleLease_Fence() {
 	ctx := context.Background()
 	l := memory.New()

@@ -144,7 +144,7 @@ func blackhole(ctx context.Context, _ string, _ time.Duration) (bool, error) {
 }
 
 // bubble runs f in a synctest bubble under a name: sleeping costs nothing there and times are exact. A
-// goroutine that is left over when the clean-ups have ended makes the test panic.
+// goroutine that is left over when the cleanups have ended makes the test panic.
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// keepAlive extends a lease in the background. Between two extensions it is a timer and nothing else. Its
-// fields are guarded by the lease's mu.
+// keepAlive extends a lease in the background. Between two extensions it is only a timer: a
+// goroutine that waited would have to be woken by Unlock. Its fields are guarded by the lease's mu.
 type keepAlive struct {
-	values context.Context // of the acquisition; its end does not end the keep-alive
+	values context.Context // those of the acquisition's context, without its cancellation
 	until  time.Time       // no extension begins then or later; zero: no limit
 	timer  *time.Timer     // begins the next extension
 
-	// Of the extension that is under way:
+	// These describe the extension that is under way:
 	cancel context.CancelFunc
 	ended  chan struct{} // closed at its end; nil when none is under way
 }
@@ -29,7 +29,7 @@ func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
 	l.keep.timer = time.AfterFunc(l.third(), l.extendInTime)
 }
 
-// extendInTime is one extension of the keep-alive.
+// extendInTime makes one extension of the keep-alive and schedules the next one.
 func (l *Lease) extendInTime() {
 	k := l.keep
 	l.mu.Lock()
@@ -42,7 +42,7 @@ func (l *Lease) extendInTime() {
 	k.cancel, k.ended = cancel, make(chan struct{})
 	l.mu.Unlock()
 
-	err := ErrNotHeld // unless Extend returns: it may end its goroutine
+	err := ErrNotHeld // unless Extend returns: it may end its goroutine with Goexit
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *Lease) extendInTime() {
 	err = l.extend(ctx, 0)
 }
 
-// reschedule has the next extension come a third of the present ttl, or of what is left, from now.
+// reschedule puts the next extension a third of the present ttl, or of the time that is left, from now.
 func (l *Lease) reschedule() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,8 +68,24 @@ func (l *Lease) reschedule() {
 	}
 }
 
-// third is how long keep-alive rests after an extension: a third of the ttl, or of the time left where that
-// is less, and a little jitter less, so that leases which began together do not stay in step. It needs l.mu.
+// interruptKeepAlive cancels an extension of the keep-alive that is under way and returns a channel that is
+// closed when it has ended, or nil if there is none. It needs l.mu.
+func (l *Lease) interruptKeepAlive() <-chan struct{} {
+	if l.keep == nil || l.keep.ended == nil {
+		return nil
+	}
+	l.keep.cancel()
+	return l.keep.ended
+}
+
+// keepAliveTimeout bounds an extension of the keep-alive: half of the time that is left, so that there is time
+// for another one. It needs l.mu.
+func (l *Lease) keepAliveTimeout() time.Duration {
+	return max(time.Until(l.deadline)/2, time.Millisecond)
+}
+
+// third returns the delay before the next extension: a third of the ttl, or of the time that is left if
+// that is less, minus some jitter, so that leases which began together do not stay in step. It needs l.mu.
 func (l *Lease) third() time.Duration {
 	d := max(min(l.ttl, time.Until(l.deadline)), 0)
 	return d/3 - rand.N(d/30+1)

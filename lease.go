@@ -6,15 +6,17 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/golockers/locker/internal/lazyctx"
 )
 
-// unlockTimeout bounds an Unlock whatever its context says: a dead backend delays a caller this long.
+// unlockTimeout bounds an Unlock whatever its context: a dead backend delays the caller this long.
 const unlockTimeout = 5 * time.Second
 
-// Lease is a lock that is held, until [Lease.Unlock], [Lease.Detach] or its loss. It is safe for
-// concurrent use. A nil or zero Lease holds nothing, and its methods say so.
+// Lease is a lock that is held until [Lease.Unlock], [Lease.Detach] or its loss. It is safe for concurrent
+// use. A nil or zero Lease holds nothing: its methods return [ErrNotHeld] or zero values.
 //
-// A lease is lost when its deadline passes or when the backend says that another, or nobody, holds the
+// A lease is lost when its deadline passes, or when the backend reports that its token no longer holds the
 // lock. A lost lease stays lost.
 type Lease struct {
 	locker Locker
@@ -26,11 +28,11 @@ type Lease struct {
 	state    leaseState
 	isLost   bool
 	ttl      time.Duration // what keep-alive extends by: the last one that the user asked for
-	unsure   time.Duration // the shortest ttl of an extension without an answer, which may yet arrive; 0: none
-	deadline time.Time     // from then on the lock must be assumed gone
+	unsure   time.Duration // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
+	deadline time.Time     // when the lock must be assumed gone
 	lost     chan struct{} // made by the first Lost
 	onLost   func()        // called once, when the lease is lost
-	timer    *time.Timer   // notices the deadline; only once somebody wants to know
+	timer    *time.Timer   // notices the deadline; made by the first Lost or callWhenLost
 	turn     chan struct{} // holds a value while an Extend is under way: they go one at a time
 }
 
@@ -40,10 +42,10 @@ const (
 	zeroLease leaseState = iota
 	held
 	expired   // lost: the deadline passed; the backend may still keep the lock
-	refused   // lost: the backend said that the token does not hold the lock
+	refused   // lost: the backend reported that the token does not hold the lock
 	releasing // an Unlock is under way
 	unknown   // an Unlock ended with an error: released or not
-	done      // unlocked, detached, or an Unlock said that it was lost
+	done      // unlocked, detached, or an Unlock reported the loss
 )
 
 func newLease(ctx context.Context, l Locker, key, token string, ttl time.Duration, deadline time.Time,
@@ -63,7 +65,7 @@ func (l *Lease) Key() string {
 	return l.key
 }
 
-// Token returns the token that proves ownership; with it another process can [Resume] the lock.
+// Token returns the token that proves ownership. With it another process can [Resume] the lock.
 func (l *Lease) Token() string {
 	if l == nil {
 		return ""
@@ -71,10 +73,16 @@ func (l *Lease) Token() string {
 	return l.token
 }
 
-// Deadline returns the moment, on this process's monotonic clock, at which the lock must be assumed gone.
-// It is never after the real expiry. Each extension that succeeds moves it; while an extension is under
-// way, and after one of unknown outcome, it is the earlier of the old and the new one. One of unknown outcome
-// may take effect at any time later: from then on the Deadline is never further off than that one's ttl.
+// Deadline returns the moment at which the lock must be assumed gone. Each successful extension moves it.
+// While an extension is under way, and after one of unknown outcome, it is the earlier of the old deadline
+// and the new one. An extension of unknown outcome may still take effect at any time, so from then on the
+// Deadline is never further off than that extension's ttl.
+//
+// Deadline counts from before the request was sent, on this process's monotonic clock. It is never after the
+// real expiry while that clock runs. On Linux and many other systems the clock stops while the machine is
+// suspended, and the same can happen to a virtual machine that is paused. After that, Deadline is late by as
+// long as the clock stood still: until an extension is refused, the lease may claim a lock that the backend
+// has given to another. Where that can happen, use [Lease.Fence].
 func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}
@@ -84,16 +92,16 @@ func (l *Lease) Deadline() time.Time {
 	return l.deadline
 }
 
-// Lost returns a channel that is closed when the lease is lost: its deadline passed, or an extension or a
-// fencing number was refused. It is closed on time when the backend cannot be reached. It stays open after an Unlock of a
-// lease that was not lost before, and after Detach.
+// Lost returns a channel that is closed when the lease is lost: its deadline has passed, or an extension or
+// a fencing number was refused. It is closed on time even when the backend cannot be reached, by the same
+// clock as [Lease.Deadline]. It stays open after Detach, and after an Unlock of a lease that was not lost.
 func (l *Lease) Lost() <-chan struct{} {
 	if l == nil || l.locker == nil {
 		return closedChannel
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.isHeld() // notices a deadline that has just passed, so that who polls is told at once
+	l.isHeld() // notices a deadline that has just passed, even before the timer does
 	if l.lost == nil {
 		l.lost = make(chan struct{})
 		if l.isLost {
@@ -107,11 +115,12 @@ func (l *Lease) Lost() <-chan struct{} {
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Extend replaces the remaining time of the lock by ttl, at least a millisecond, longer or shorter; a
-// keep-alive goes on with that ttl. It returns ErrNotHeld when the lease was lost, which it then stays, and
-// ErrInvalidTTL for a ttl that is too short, or too long for the backend. After any other error the lock
-// may or may not have been extended, or be yet: the lease is still held until its Deadline, and Extend may be
-// repeated. It waits for an extension that is under way, a keep-alive's for instance, as long as ctx lasts.
+// Extend replaces the remaining time of the lock by ttl, which may be shorter. A keep-alive goes on with the
+// new ttl. The error is [ErrNotHeld] if the lease is lost, and [ErrInvalidTTL] if ttl is less than a
+// millisecond or too long for the backend. After any other error the outcome is unknown, and the request may
+// still take effect later: the lease is held until its Deadline, and Extend may be called again.
+//
+// Extend waits until an extension that is under way, such as a keep-alive's, has ended or ctx has.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil || l.locker == nil {
 		return noLease("extend")
@@ -128,7 +137,8 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// extend is one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when its turn comes.
+// extend makes one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when its turn
+// comes.
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	l.mu.Lock()
 	if l.turn == nil {
@@ -152,9 +162,8 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	}
 	if ttl == 0 {
 		ttl = l.ttl
-		// It takes half of the time that is left at most, so that there is time for another one.
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, max(time.Until(l.deadline)/2, time.Millisecond))
+		ctx, cancel = context.WithTimeout(ctx, l.keepAliveTimeout())
 		defer cancel()
 	}
 	next := time.Now().Add(ttl)
@@ -189,13 +198,13 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// Unlock releases the lock. It works when ctx has ended, so that it can be deferred: it keeps ctx's values
-// but not its cancellation, and takes 5 seconds at most; where the client takes longer to give up a request,
-// one I/O timeout of the client more.
+// Unlock releases the lock. It can be deferred: it keeps the values of ctx but not its cancellation, and
+// takes at most 5 seconds, or up to one I/O timeout of the client more if the client cannot be interrupted.
 //
-// Unlock of a lost lease returns ErrNotHeld, joined by the backend's error if what may be left of the lock
-// could not be released either; so does every Unlock after the first one that got an answer. An error that
-// is not ErrNotHeld means that the lock may or may not have been released: Unlock may be repeated, and
+// The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with another
+// holder's. It is joined with the backend's error if what might be left of the lock could not be released
+// either. Once the backend has answered an Unlock, every further one returns ErrNotHeld. Any other
+// error means that the lock may have been released or not. Unlock may then be called again;
 // otherwise the lock ends with its ttl.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
@@ -214,31 +223,27 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		l.state = releasing
 	}
 	l.stopTimers()
-	var extending chan struct{}
-	if l.keep != nil && l.keep.ended != nil {
-		extending = l.keep.ended
-		l.keep.cancel()
-	}
+	extending := l.interruptKeepAlive()
 	l.mu.Unlock()
 
-	g := newGrace(ctx, unlockTimeout)
-	defer g.cancel()
+	own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
+	defer own.Cancel()
 	if extending != nil {
 		select {
 		case <-extending:
-		case <-g.Done():
+		case <-own.Done():
 		}
 	}
 	if before == refused {
 		return l.wrap("unlock", ErrNotHeld)
 	}
-	released, err := l.locker.Release(g, l.key, l.token)
+	released, err := l.locker.Release(own, l.key, l.token)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = done
 	switch {
-	case before == expired: // the caller must know, even where the backend kept the lock that long
+	case before == expired: // the caller must know, even if the backend kept the lock until now
 		if err != nil {
 			return l.wrap("unlock", fmt.Errorf("%w; %w", ErrNotHeld, err))
 		}
@@ -252,13 +257,14 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	return nil // released now, or by an earlier Unlock whose reply was lost
 }
 
-// Fence returns a fencing number: greater than every number minted for this key before, by anyone. Give it
-// to the resource that the lock protects, and let that refuse a number smaller than it has seen. It is a
-// request of its own and every call mints another number, so one call a lease is what most need. The order
-// lasts as long as the backend's data: see the adapter's documentation for what a restart does to it.
+// Fence returns a fencing number, which is greater than every number minted for this key before, by any
+// holder. Pass it to the resource that the lock protects, and let the resource refuse a number smaller
+// than one it has seen. Each call makes a request and mints a new number, so most programs need one call for
+// each lease. The order lasts as long as the backend's data; the adapter's documentation describes what a
+// restart does to it.
 //
-// The error is ErrNotHeld when the lease was lost, which it then stays, [errors.ErrUnsupported] where the
-// backend mints none, or what the backend or ctx says.
+// The error is [ErrNotHeld] if the lease is lost, [errors.ErrUnsupported] if the backend has no fencing
+// numbers, and otherwise the backend's or ctx's.
 func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 	if l == nil || l.locker == nil {
 		return 0, noLease("fence")
@@ -288,10 +294,10 @@ func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 	return n, nil
 }
 
-// Detach stops the keep-alive and lets go of the lock without releasing it: from now on it belongs to
-// whoever has the token, who takes it over with [Resume] before the deadline. An extension that is under
-// way, a keep-alive's or an Extend of another goroutine, is waited for, so that it cannot arrive after the
-// new owner's. The lease holds nothing any more.
+// Detach stops the keep-alive and gives up the lease without releasing the lock. From then on the lock belongs
+// to whatever process has the token and calls [Resume] before the deadline. Detach waits until an extension
+// that is under way, by the keep-alive or another goroutine, has ended, so that it cannot arrive after the
+// new owner's.
 func (l *Lease) Detach() {
 	if l == nil || l.locker == nil {
 		return
@@ -301,13 +307,13 @@ func (l *Lease) Detach() {
 	l.stopTimers()
 	turn := l.turn
 	l.mu.Unlock()
-	if turn != nil { // none begins any more, so this is the end of the last one
+	if turn != nil { // no other begins, so this waits for the last one
 		turn <- struct{}{}
 		<-turn
 	}
 }
 
-// isHeld says whether the lease is held, and notices a deadline that has passed. It needs l.mu.
+// isHeld reports whether the lease is held, and notices a deadline that has passed. It needs l.mu.
 func (l *Lease) isHeld() bool {
 	if l.state == held && !time.Now().Before(l.deadline) {
 		l.lose(expired)
@@ -315,7 +321,7 @@ func (l *Lease) isHeld() bool {
 	return l.state == held
 }
 
-// lose marks a held lease as lost and tells whoever wants to know. It needs l.mu.
+// lose marks a held lease as lost and closes what waits for that. It needs l.mu.
 func (l *Lease) lose(how leaseState) {
 	l.state, l.isLost = how, true
 	l.stopTimers()
@@ -339,7 +345,7 @@ func (l *Lease) callWhenLost(f func()) {
 	}
 }
 
-// watchDeadline has the deadline noticed when it passes. It needs l.mu.
+// watchDeadline starts the timer that notices the deadline. It needs l.mu.
 func (l *Lease) watchDeadline() {
 	if l.timer != nil || l.state != held {
 		return
@@ -347,7 +353,7 @@ func (l *Lease) watchDeadline() {
 	l.timer = time.AfterFunc(time.Until(l.deadline), func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.isHeld() { // the deadline was moved while this was about to run
+		if l.isHeld() { // the deadline was moved just before this ran
 			l.timer.Reset(time.Until(l.deadline))
 		}
 	})

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Option adjusts [Lock], [TryLock], [Do] or [Resume].
+// Option configures [Lock], [TryLock], [Do] or [Resume].
 type Option func(*options)
 
 type options struct {
 	token     string
 	hasToken  bool
-	backoff   Backoff // nil: the default of the way in which Lock waits
+	backoff   Backoff // nil: the default for the way in which Lock waits
 	keepAlive bool
 	maxHold   time.Duration
 }
@@ -27,39 +27,39 @@ func apply(opts []Option) options {
 	return o
 }
 
-// Backoff says how long a waiter rests after its attempt-th refusal, counted from 1. A duration of 0 or
-// less is no rest. A nil Backoff stands for the default.
+// Backoff returns the delay after a waiter's attempt-th refusal, counted from 1. Zero or less is no delay.
 type Backoff func(attempt int) time.Duration
 
-// WithBackoff sets how long [Lock] and [Do] rest between attempts when nothing wakes the waiter: always on
-// a plain [Locker], and between safety polls on a [Watcher]. It has no meaning where a [Waiter]'s line is
-// used. Without it a waiter rests between 1 and 2 ms at first, doubling up to between 25 and 50 ms; on a
-// Watcher between 50 and 100 ms at first, doubling up to between 0.5 and 1 s.
+// WithBackoff sets the delay between the attempts of [Lock] and [Do]. The default, used if b is nil, starts
+// at 1 to 2 milliseconds and doubles up to 25 to 50. On a [Watcher], once the subscription is live, the default
+// starts again at 50 to 100 milliseconds and doubles up to 0.5 to 1 second. On a [Waiter] there is no polling
+// and WithBackoff has no effect.
 func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 
-// WithKeepAlive extends the lock in the background, every third of its ttl, until it is unlocked, detached
-// or lost. [Do] always does. A single failed extension is not loss: keep-alive tries again until the
-// lease's deadline. It does not end with the context that acquired the lock.
+// WithKeepAlive extends the lock in the background, every third of its ttl, until it is unlocked, detached or
+// lost. [Do] always does this. A failed extension is repeated until the lease's deadline. The keep-alive does
+// not end with the context that acquired the lock.
 func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 
-// WithMaxHold stops the keep-alive this long after the lock was acquired: a holder that hangs then blocks
-// others no longer than this and one ttl more. 0 or less is no limit, and so is the default.
+// WithMaxHold stops the keep-alive once the lock has been held for d, so that a holder that hangs blocks the
+// others for at most d and one ttl. The default, used if d <= 0, is no limit.
 func WithMaxHold(d time.Duration) Option { return func(o *options) { o.maxHold = d } }
 
-// WithToken uses the caller's own token, of 1 to 1,024 bytes, for one acquisition; otherwise it is 128
-// random bits or more. The token is the owner: two acquisitions with equal tokens do not exclude each other,
-// so the name of a host or a worker is not one. Who knows the token can extend and release the lock. After
-// an acquisition that ended in an error the token is released in the background for some seconds, so take a
-// new one.
+// WithToken sets the token of one acquisition, 1 to 1,024 bytes. The default is at least 128 random bits.
+//
+// The token is the owner: two acquisitions with the same token do not exclude each other, so do not
+// use the name of a host or of a worker. Anyone who knows the token can extend or release the lock.
+// After an acquisition that ended with an error, use a new token: the old one is released in the
+// background for some seconds.
 func WithToken(token string) Option {
 	return func(o *options) { o.token, o.hasToken = token, true }
 }
 
-// exponential rests between first/2 and first at first, doubling up to between limit/2 and limit.
+// exponential returns a Backoff that starts at first/2 to first and doubles up to limit/2 to limit.
 func exponential(first, limit time.Duration) Backoff {
 	return func(attempt int) time.Duration {
 		d := limit
-		if attempt < 32 { // beyond that a shift could overflow, and the limit was reached long ago
+		if attempt < 32 { // beyond that the limit was reached long ago, and a shift could overflow
 			d = min(first<<max(attempt-1, 0), limit)
 		}
 		return d/2 + rand.N(d/2+1)

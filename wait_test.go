@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,7 @@ import (
 // watched is a fake whose releases wake watchers.
 type watched struct {
 	*fake
-	watchErr error
+	onWatch  func(ctx context.Context) (<-chan struct{}, error)
 	mu       sync.Mutex
 	watchers []chan struct{}
 	live     int // subscriptions whose context has not ended
@@ -25,8 +26,8 @@ type watched struct {
 }
 
 func (w *watched) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	if w.watchErr != nil {
-		return nil, w.watchErr
+	if w.onWatch != nil {
+		return w.onWatch(ctx)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,6 +65,8 @@ func (l *lined) Wait(ctx context.Context, key, token string, ttl time.Duration) 
 }
 
 var unsupported = errors.Join(errors.ErrUnsupported)
+
+func notSupported(context.Context) (<-chan struct{}, error) { return nil, unsupported }
 
 func TestLockPolling(t *testing.T) {
 	bubble(t, "release, then in within a rest", func(t *testing.T) {
@@ -152,7 +155,7 @@ func TestLockGivesUp(t *testing.T) {
 	for name, makeLocker := range map[string]func() locker.Locker{
 		"polling":  func() locker.Locker { return plain{&fake{}} },
 		"watching": func() locker.Locker { return &watched{fake: &fake{}} },
-		"no watch": func() locker.Locker { return &watched{fake: &fake{}, watchErr: unsupported} },
+		"no watch": func() locker.Locker { return &watched{fake: &fake{}, onWatch: notSupported} },
 		"no line":  func() locker.Locker { return &lined{fake: &fake{}, wait: noLine} },
 	} {
 		for cause, want := range map[string]error{"cancelled": context.Canceled, "deadline": context.DeadlineExceeded} {
@@ -186,7 +189,7 @@ func TestLockGivesUp(t *testing.T) {
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.NotErrorIs(t, err, locker.ErrHeld)
 	})
-	bubble(t, "on the wire after a refusal: both, and a clean-up", func(t *testing.T) {
+	bubble(t, "on the wire after a refusal: both, and a cleanup", func(t *testing.T) {
 		l := &fake{}
 		n := 0
 		l.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
@@ -249,11 +252,173 @@ func TestLockWatching(t *testing.T) {
 		require.NoError(t, err)
 		assert.LessOrEqual(t, time.Since(start), 11*time.Second)
 	})
-	bubble(t, "a failing subscription ends the waiting", func(t *testing.T) {
-		l := &watched{fake: &fake{}, watchErr: errBackend}
-		tryLock(t, l, time.Hour)
+}
+
+// Trouble with push never fails or delays a Lock: it polls meanwhile.
+func TestLockWatchTrouble(t *testing.T) {
+	const poll = 50 * time.Millisecond // the longest delay between two attempts
+	stuck := func(ctx context.Context) (<-chan struct{}, error) {
+		time.Sleep(5 * time.Second)
+		return nil, ctx.Err()
+	}
+	hung := func(ctx context.Context) (<-chan struct{}, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	fails := func(context.Context) (<-chan struct{}, error) { return nil, errBackend }
+	for name, watch := range map[string]func(context.Context) (<-chan struct{}, error){
+		"fails":                            fails,
+		"fails slowly":                     func(context.Context) (<-chan struct{}, error) { time.Sleep(time.Second); return nil, errBackend },
+		"hangs":                            hung,
+		"is stuck and ignores its context": stuck,
+		"is not supported":                 notSupported,
+		"exits":                            func(context.Context) (<-chan struct{}, error) { runtime.Goexit(); return nil, nil },
+	} {
+		bubble(t, name+": acquired by polling", func(t *testing.T) {
+			l := &watched{fake: &fake{}, onWatch: watch}
+			first := tryLock(t, l, time.Hour)
+			time.AfterFunc(4*time.Second, func() { assert.NoError(t, first.Unlock(context.Background())) })
+			start := time.Now()
+			_, err := locker.Lock(t.Context(), l, "k", time.Minute)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, time.Since(start), 4*time.Second+poll)
+			n, _, _ := l.counts()
+			assert.Greater(t, n, 80, "polls slowly although nothing wakes it")
+		})
+		bubble(t, name+": gives up on time", func(t *testing.T) {
+			l := &watched{fake: &fake{}, onWatch: watch}
+			tryLock(t, l, time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			defer cancel()
+			start := time.Now()
+			_, err := locker.Lock(ctx, l, "k", time.Minute)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.ErrorIs(t, err, locker.ErrHeld)
+			assert.NotErrorIs(t, err, errBackend)
+			assert.Equal(t, 4*time.Second, time.Since(start))
+		})
+	}
+	bubble(t, "nothing is left once Lock has returned", func(t *testing.T) {
+		l := &watched{fake: &fake{}}
+		ended := make(chan struct{})
+		l.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+			defer close(ended)
+			return hung(ctx)
+		}
+		first := tryLock(t, l, time.Hour)
+		time.AfterFunc(time.Second, func() { assert.NoError(t, first.Unlock(context.Background())) })
 		_, err := locker.Lock(t.Context(), l, "k", time.Minute)
-		assert.ErrorIs(t, err, errBackend)
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.True(t, isClosed(ended), "Watch goes on")
+	})
+	bubble(t, "live late, an attempt at once, then slow polls", func(t *testing.T) {
+		l := &watched{fake: &fake{}}
+		l.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+			time.Sleep(10 * time.Second)
+			return make(chan struct{}, 1), nil
+		}
+		first := tryLock(t, l, time.Hour)
+		start := time.Now()
+		var before, after atomic.Int64
+		time.AfterFunc(9*time.Second, func() { n, _, _ := l.counts(); before.Store(int64(n)) })
+		time.AfterFunc(12*time.Second, func() { n, _, _ := l.counts(); after.Store(int64(n)) })
+		time.AfterFunc(22*time.Second, func() {
+			n, _, _ := l.counts()
+			assert.LessOrEqual(t, int64(n)-after.Load(), int64(20), "delays of 0.5 to 1 s")
+			_, err := l.fake.Release(context.Background(), "k", first.Token()) // wakes nobody
+			assert.NoError(t, err)
+		})
+		_, err := locker.Lock(t.Context(), l, "k", time.Minute)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, time.Since(start), 23*time.Second)
+		assert.InDelta(t, 9/0.0375, before.Load(), 40)
+	})
+	bubble(t, "the attempt follows at once", func(t *testing.T) {
+		for name, opts := range map[string][]locker.Option{
+			"default": nil,
+			"backoff": {locker.WithBackoff(func(int) time.Duration { return time.Hour })},
+		} {
+			l := &watched{fake: &fake{}}
+			l.onWatch = func(ctx context.Context) (<-chan struct{}, error) {
+				time.Sleep(10 * time.Second)
+				_, err := l.fake.Release(ctx, "k", "first") // wakes nobody
+				return make(chan struct{}, 1), err
+			}
+			tryLock(t, l, time.Hour, locker.WithToken("first"))
+			start := time.Now()
+			_, err := locker.Lock(t.Context(), l, "k", time.Minute, opts...)
+			require.NoError(t, err)
+			assert.Equal(t, 10*time.Second, time.Since(start), name)
+		}
+	})
+	bubble(t, "a Watch that failed is tried again, ever more rarely", func(t *testing.T) {
+		l := &watched{fake: &fake{}}
+		var tries atomic.Int64
+		l.onWatch = func(context.Context) (<-chan struct{}, error) {
+			if tries.Add(1) <= 3 {
+				return nil, errBackend
+			}
+			return make(chan struct{}, 1), nil
+		}
+		tryLock(t, l, time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var live atomic.Int64
+		time.AfterFunc(10*time.Second, func() { n, _, _ := l.counts(); live.Store(int64(n)) })
+		_, err := locker.Lock(ctx, l, "k", time.Minute)
+		require.ErrorIs(t, err, locker.ErrHeld)
+		assert.EqualValues(t, 4, tries.Load())
+		n, _, _ := l.counts()
+		assert.Less(t, int64(n)-live.Load(), int64(110), "polls fast though the watch is live")
+
+		l.onWatch = func(context.Context) (<-chan struct{}, error) { tries.Add(1); return nil, errBackend }
+		tries.Store(0)
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		_, err = locker.Lock(ctx, l, "k", time.Minute)
+		require.ErrorIs(t, err, locker.ErrHeld)
+		assert.LessOrEqual(t, tries.Load(), int64(30))
+	})
+	bubble(t, "one that is not supported is not tried again", func(t *testing.T) {
+		l := &watched{fake: &fake{}}
+		var n atomic.Int64
+		l.onWatch = func(context.Context) (<-chan struct{}, error) { n.Add(1); return nil, unsupported }
+		tryLock(t, l, time.Minute)
+		_, err := locker.Lock(t.Context(), l, "k", time.Minute)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, n.Load())
+	})
+	bubble(t, "a panic is the caller's", func(t *testing.T) {
+		l := &watched{fake: &fake{}}
+		l.onWatch = func(context.Context) (<-chan struct{}, error) { time.Sleep(time.Second); panic(errBackend) }
+		tryLock(t, l, time.Hour)
+		defer func() {
+			err, ok := recover().(error)
+			require.True(t, ok)
+			assert.ErrorIs(t, err, errBackend)
+			assert.ErrorContains(t, err, "wait_test.go", "no stack of Watch")
+		}()
+		_, _ = locker.Lock(t.Context(), l, "k", time.Minute)
+		t.Error("Lock has returned")
+	})
+	bubble(t, "a panic as the lock is acquired releases it", func(t *testing.T) {
+		l := &watched{fake: &fake{}}
+		acquiring := make(chan struct{})
+		l.onWatch = func(context.Context) (<-chan struct{}, error) { <-acquiring; panic("boom") }
+		first := true
+		l.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+			if first {
+				first = false
+				return false, nil
+			}
+			close(acquiring)
+			time.Sleep(time.Millisecond)
+			return l.doAcquire(ctx, "k", token, ttl)
+		}
+		assert.Panics(t, func() { _, _ = locker.Lock(t.Context(), l, "k", time.Hour) })
+		synctest.Wait()
+		assert.True(t, l.isFree("k"), "held without a lease")
 	})
 }
 

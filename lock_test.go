@@ -110,7 +110,7 @@ func TestTryLock(t *testing.T) {
 		assert.Zero(t, time.Since(start), "it waited")
 		a, _, r := l.counts()
 		assert.Equal(t, 2, a)
-		assert.Zero(t, r, "a refusal needs no clean-up")
+		assert.Zero(t, r, "a refusal needs no cleanup")
 	})
 
 	bubble(t, "deadline counts from before the request", func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestCleanUp(t *testing.T) {
 		start := time.Now()
 		_, err := locker.TryLock(t.Context(), l, "k", time.Minute)
 		require.ErrorIs(t, err, errBackend)
-		assert.Zero(t, time.Since(start), "the caller waited for the clean-up")
+		assert.Zero(t, time.Since(start), "the caller waited for the cleanup")
 		time.Sleep(2 * time.Second)
 		assert.True(t, l.isFree("k"))
 		_, _, n := l.counts()
@@ -252,6 +252,44 @@ func TestCleanUp(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Zero(t, running.Load())
 	})
+}
+
+// Cleanups that hang on one backend leave those of another their slots, also when a Locker cannot be the key
+// of a map.
+func TestCleanUpIsPerLocker(t *testing.T) {
+	noFence := func(context.Context, string) (uint64, bool, error) { return 0, false, errBackend }
+	for name, wrap := range map[string]func(*fake) locker.Locker{
+		"pointer":      func(l *fake) locker.Locker { return l },
+		"uncomparable": func(l *fake) locker.Locker { return fencing{l, noFence} },
+	} {
+		bubble(t, name, func(t *testing.T) {
+			var hanging atomic.Int64
+			dead := &fake{
+				onAcquire: func(context.Context, string, time.Duration) (bool, error) { return false, errBackend },
+				onRelease: func(ctx context.Context, _ string) (bool, error) {
+					hanging.Add(1)
+					<-ctx.Done()
+					return false, ctx.Err()
+				},
+			}
+			for range 1000 {
+				_, err := locker.TryLock(t.Context(), wrap(dead), "k", time.Minute)
+				require.ErrorIs(t, err, errBackend)
+			}
+			synctest.Wait()
+			assert.EqualValues(t, 256, hanging.Load())
+
+			healthy := &fake{}
+			healthy.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+				_, err := healthy.doAcquire(ctx, "k", token, ttl)
+				return false, errors.Join(err, errBackend) // the reply is lost
+			}
+			_, err := locker.TryLock(t.Context(), healthy, "k", time.Minute)
+			require.ErrorIs(t, err, errBackend)
+			synctest.Wait()
+			assert.True(t, healthy.isFree("k"), "the dead backend has all slots")
+		})
+	}
 }
 
 func TestResume(t *testing.T) {

@@ -1,0 +1,156 @@
+package locker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// TryLock makes one attempt to take the lock of key for ttl. If another token holds the lock, or is next in
+// the queue for it, the error is [ErrHeld]. Invalid arguments are [ErrInvalidKey], [ErrInvalidTTL] or
+// [ErrInvalidToken].
+//
+// Any other error, from the backend or from ctx, means that the outcome is unknown. TryLock then releases
+// the lock in the background, for up to 5 seconds, in case the attempt took it after all; if that fails
+// too, the lock ends with its ttl. An answer that arrives after ttl has passed is such an error. At most 256
+// of these cleanups run for a Locker at a time, and 4,096 in the process; beyond that the lock is left to
+// its ttl.
+//
+// ctx bounds the attempt, not the lease. If the backend hangs, TryLock may return up to one I/O timeout of
+// the client after ctx has ended, unless ctx's deadline is nearer than that timeout. Errors wrap ctx.Err,
+// not its cause.
+func TryLock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
+	return lock(ctx, "try lock", l, key, ttl, opts, false)
+}
+
+// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter] it stands in
+// the backend's queue. Elsewhere it polls, see [WithBackoff]; on a [Watcher] a release wakes it, and once the
+// subscription is live it polls more rarely. A subscription that fails or hangs does not delay Lock, which
+// polls meanwhile and subscribes again.
+//
+// The errors are those of [TryLock], with one difference: if ctx ends after an attempt was refused, the error
+// wraps both ctx's error and [ErrHeld]. Lock returns a backend error immediately. To survive a server
+// restart, call it again.
+func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
+	return lock(ctx, "lock", l, key, ttl, opts, true)
+}
+
+// Resume takes over a lock that token holds, left by another process or by an earlier run of this one, and
+// extends it to ttl. If token does not hold the lock, the error is [ErrNotHeld]. After a backend error the
+// lock may have been extended or not, or be extended later. Resume may be called again, but not with a longer
+// ttl: the earlier request may yet arrive and end the lock after its own. Only [WithKeepAlive] and
+// [WithMaxHold] apply, and the latter counts from now.
+func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
+	const op = "resume"
+	if err := check(ctx, l, key, token, ttl); err != nil {
+		return nil, wrap(op, key, err)
+	}
+	start := time.Now()
+	extended, err := l.Extend(ctx, key, token, ttl)
+	deadline := start.Add(ttl)
+	switch {
+	case err != nil:
+		return nil, wrap(op, key, err)
+	case !extended:
+		return nil, wrap(op, key, ErrNotHeld)
+	case !time.Now().Before(deadline):
+		return nil, wrap(op, key, fmt.Errorf("the reply came after the ttl of %v had passed: %w", ttl, ErrNotHeld))
+	}
+	return newLease(ctx, l, key, token, ttl, deadline, apply(opts)), nil
+}
+
+// Do runs fn while holding the lock of key. It waits for the lock as [Lock] does, keeps it alive until fn
+// returns (see [WithKeepAlive] and [WithMaxHold]), and unlocks it however fn ends: by a return, a panic or
+// [runtime.Goexit]. If several processes call Do, all of them run fn, one after the other. To run it only in
+// the one that gets the lock first, use [TryLock].
+//
+// The context of fn is derived from ctx and is cancelled with the cause [ErrNotHeld] when the lock is lost.
+// The error of Do joins fn's error and Unlock's. The latter is ErrNotHeld if the lock was lost:
+// what fn did may then have overlapped with another holder. If the lock cannot be taken, fn does
+// not run and the error is that of Lock, never ErrNotHeld. A function that needs the lease itself,
+// for a fencing number, runs under Lock with WithKeepAlive instead.
+func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
+	opts ...Option) (err error) {
+	if fn == nil {
+		return wrap("do", key, errors.New("nil function"))
+	}
+	keep := append(opts[:len(opts):len(opts)], WithKeepAlive())
+	lease, err := lock(ctx, "do", l, key, ttl, keep, true)
+	if err != nil {
+		return err
+	}
+	fnCtx, cancel := context.WithCancelCause(ctx)
+	lease.callWhenLost(func() { cancel(ErrNotHeld) })
+	defer func() {
+		cancel(nil)
+		switch unlockErr := lease.Unlock(ctx); {
+		case err == nil:
+			err = unlockErr
+		case unlockErr != nil:
+			err = fmt.Errorf("%w; %w", err, unlockErr)
+		}
+	}()
+	return fn(fnCtx)
+}
+
+// lock checks the arguments, acquires the lock and makes the lease.
+func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duration, opts []Option,
+	wait bool) (*Lease, error) {
+	a := acquisition{locker: l, key: key, ttl: ttl, opts: apply(opts)}
+	a.token = a.opts.token
+	if !a.opts.hasToken {
+		a.token = rand.Text()
+	}
+	if err := check(ctx, l, key, a.token, ttl); err != nil {
+		return nil, wrap(op, key, err)
+	}
+	var err error
+	if wait {
+		err = a.wait(ctx)
+	} else {
+		err = a.try(ctx)
+	}
+	if err != nil {
+		return nil, wrap(op, key, err)
+	}
+	return newLease(ctx, l, key, a.token, ttl, a.deadline, a.opts), nil
+}
+
+const maxName = 1024 // bytes, of a key and of a token
+
+// check returns what is wrong with the arguments, or ctx's error. A Locker relies on it.
+func check(ctx context.Context, l Locker, key, token string, ttl time.Duration) error {
+	switch {
+	case l == nil:
+		return errors.New("nil Locker")
+	case key == "":
+		return fmt.Errorf("%w: empty", ErrInvalidKey)
+	case len(key) > maxName:
+		return fmt.Errorf("%w: %d bytes, more than %d", ErrInvalidKey, len(key), maxName)
+	case token == "":
+		return fmt.Errorf("%w: empty", ErrInvalidToken)
+	case len(token) > maxName:
+		return fmt.Errorf("%w: %d bytes, more than %d", ErrInvalidToken, len(token), maxName)
+	}
+	if err := checkTTL(ttl); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+func checkTTL(ttl time.Duration) error {
+	if ttl < time.Millisecond {
+		return fmt.Errorf("%w: %v is less than a millisecond", ErrInvalidTTL, ttl)
+	}
+	return nil
+}
+
+// wrap gives every error of this package its form. A key that is too long is cut.
+func wrap(op, key string, err error) error {
+	if len(key) > maxName {
+		return fmt.Errorf("locker: %s %q…: %w", op, key[:32], err)
+	}
+	return fmt.Errorf("locker: %s %q: %w", op, key, err)
+}

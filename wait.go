@@ -1,0 +1,225 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/inflight"
+)
+
+// acquisition is one call of Lock, TryLock or Do. It ends with the deadline set or with an error, and then
+// with a cleanup under way if the lock may have been taken all the same. Its token is used until the first
+// error.
+type acquisition struct {
+	locker Locker
+	key    string
+	token  string
+	ttl    time.Duration
+	opts   options
+
+	refused  bool // an attempt was refused: giving up reports ErrHeld
+	deadline time.Time
+}
+
+// try makes a single attempt.
+func (a *acquisition) try(ctx context.Context) error {
+	acquired, err := a.attempt(ctx)
+	if err == nil && !acquired {
+		return ErrHeld
+	}
+	return err
+}
+
+// wait waits in the best way that the Locker has.
+func (a *acquisition) wait(ctx context.Context) error {
+	if l, ok := a.locker.(Waiter); ok {
+		err := a.queue(ctx, l)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	acquired, err := a.attempt(ctx)
+	if acquired || err != nil {
+		return err
+	}
+	return a.poll(ctx)
+}
+
+// queue waits in the queue that the backend keeps.
+func (a *acquisition) queue(ctx context.Context, l Waiter) error {
+	deadline, err := l.Wait(ctx, a.key, a.token, a.ttl)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return err
+	case errors.Is(err, ErrHeld): // it has left the queue: nothing to clean up
+		return a.giveUp(ctx, err)
+	case err != nil:
+		a.cleanUpAfter(ctx, err)
+		return a.giveUp(ctx, err)
+	}
+	return a.won(ctx, deadline)
+}
+
+// poll tries again after each delay. On a Watcher it subscribes meanwhile. Once the watch is live, poll tries
+// at once, since it has missed any release before that. From then on it tries when woken and, more rarely,
+// after a delay, since an expiry wakes no watcher. Whatever goes wrong with the watch, polling goes on.
+func (a *acquisition) poll(ctx context.Context) error {
+	var push push
+	if l, ok := a.locker.(Watcher); ok {
+		watchCtx, cancel := context.WithCancel(ctx)
+		defer a.leave(ctx, &push)
+		defer cancel()
+		push.subscribe(watchCtx, l, a.key)
+	}
+	backoff := a.opts.backoff
+	if backoff == nil {
+		backoff = pollBackoff
+	}
+	for attempt := 1; ; attempt++ {
+		live := push.sleep(ctx, backoff(attempt))
+		if err := ctx.Err(); err != nil {
+			return a.giveUp(ctx, err)
+		}
+		if live && a.opts.backoff == nil {
+			backoff, attempt = safetyBackoff, 0
+		}
+		acquired, err := a.attempt(ctx)
+		if acquired || err != nil {
+			return err
+		}
+	}
+}
+
+// leave abandons a Watch that has not returned. If it has panicked, that is the caller's panic. The caller
+// then has no lease, so the lock is released if it was taken.
+func (a *acquisition) leave(ctx context.Context, p *push) {
+	if p.watch == nil || p.watch.Leave(nil) {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			a.cleanUp(ctx)
+			panic(v)
+		}
+	}()
+	_, _ = p.watch.Result()
+}
+
+// attempt makes one Acquire.
+func (a *acquisition) attempt(ctx context.Context) (acquired bool, err error) {
+	start := time.Now()
+	acquired, err = a.locker.Acquire(ctx, a.key, a.token, a.ttl)
+	switch {
+	case err != nil:
+		a.cleanUpAfter(ctx, err)
+		return false, a.giveUp(ctx, err)
+	case !acquired:
+		a.refused = true
+		return false, nil
+	}
+	err = a.won(ctx, start.Add(a.ttl))
+	return err == nil, err
+}
+
+// won checks that a lock that was just taken is still of use.
+func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
+	if err := ctx.Err(); err != nil {
+		a.cleanUp(ctx)
+		return a.giveUp(ctx, err)
+	}
+	if !time.Now().Before(deadline) {
+		a.cleanUp(ctx)
+		// Not ErrNotHeld: nothing has been done yet that may have overlapped with another holder.
+		return fmt.Errorf("the reply came after the ttl of %v had passed", a.ttl)
+	}
+	a.deadline = deadline
+	return nil
+}
+
+// giveUp completes an error: it adds ctx's error if ctx has ended, and ErrHeld if the lock was refused before.
+func (a *acquisition) giveUp(ctx context.Context, err error) error {
+	ctxErr := ctx.Err()
+	if ctxErr == nil {
+		return err
+	}
+	if !errors.Is(err, ctxErr) {
+		err = fmt.Errorf("%w: %w", ctxErr, err)
+	}
+	if a.refused && !errors.Is(err, ErrHeld) {
+		err = fmt.Errorf("%w: %w", err, ErrHeld)
+	}
+	return err
+}
+
+// cleanUpAfter is cleanUp, unless err means that the request was impossible.
+func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
+	if !errors.Is(err, ErrInvalidTTL) && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidToken) {
+		a.cleanUp(ctx)
+	}
+}
+
+// cleanUp releases in the background a token that may hold the lock without a lease: its acquisition ended
+// with an error, or too late. The request that took the lock may still be under way when the first Release
+// arrives, so only one that reports true ends it.
+func (a *acquisition) cleanUp(ctx context.Context) {
+	l, key, token := a.locker, a.key, a.token
+	cleanup.Start(ctx, l, a.ttl, func(ctx context.Context) bool {
+		released, err := l.Release(ctx, key, token)
+		return released && err == nil
+	})
+}
+
+// push is a watch that is being set up while its waiter polls. The zero push is none.
+type push struct {
+	watch *inflight.Apart[<-chan struct{}]
+	ready <-chan struct{} // closed when watch has its outcome; nil when that is known
+	woken <-chan struct{} // nil until the watch is live
+}
+
+const (
+	firstWatchDelay = time.Second // before a Watch that failed is tried again, and twice that then
+	maxWatchDelay   = 30 * time.Second
+)
+
+func (p *push) subscribe(ctx context.Context, l Watcher, key string) {
+	p.watch = inflight.Go(func() (<-chan struct{}, error) {
+		for delay := firstWatchDelay; ; delay = min(2*delay, maxWatchDelay) {
+			woken, err := l.Watch(ctx, key)
+			if err == nil || errors.Is(err, errors.ErrUnsupported) {
+				return woken, err
+			}
+			timer := time.NewTimer(delay)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return nil, err
+			}
+		}
+	})
+	p.ready = p.watch.Done()
+}
+
+// sleep returns after d, when ctx ends, when woken, or when the watch has become live, which it reports.
+func (p *push) sleep(ctx context.Context, d time.Duration) (live bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-p.woken:
+		case <-p.ready:
+			p.ready = nil
+			woken, err := p.watch.Result()
+			if err != nil {
+				continue
+			}
+			p.woken, live = woken, true
+		}
+		return live
+	}
+}
