@@ -2,7 +2,7 @@ package redisv9
 
 import "time"
 
-// SetLinger sets how long l keeps a connection after its last listener.
+// SetLinger sets how long l keeps a connection after its last listener. It is to be called before l is used.
 func SetLinger(l *Locker, d time.Duration) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
@@ -10,18 +10,33 @@ func SetLinger(l *Locker, d time.Duration) {
 }
 
 // Feeds is how many connections l listens on.
-func Feeds(l *Locker) int {
+func Feeds(l *Locker) (n int) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
-	return len(l.subs.feeds)
+	for _, h := range l.subs.hubs {
+		if h.InUse() {
+			n++
+		}
+	}
+	return n
 }
 
 // Channels is how many channels l listens to, or has not yet unsubscribed from.
-func Channels(l *Locker) int {
+func Channels(l *Locker) (n int) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
-	return len(l.subs.channels)
+	for _, h := range l.subs.hubs {
+		n += h.Channels()
+	}
+	return n
 }
 
 // GivingUp is how many places in line l is giving up.
 func GivingUp(l *Locker) int64 { return l.givingUp.Load() }
+
+// Ghosts is how many places in queues l minds whose waiters have gone.
+func Ghosts(l *Locker) int {
+	l.inbox.mu.Lock()
+	defer l.inbox.mu.Unlock()
+	return len(l.inbox.ghosts)
+}

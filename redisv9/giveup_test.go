@@ -101,26 +101,42 @@ func (n *breakable) set(down bool) {
 // Waiters that could not leave the line, because the server was out of reach for longer than they tried, are
 // passed over when their process is back, also while others of it wait in line.
 func TestWaitersOfALostNetwork(t *testing.T) {
-	addr := testserver.Redis(t).Addr
+	t.Parallel()
+	t.Run("single server", func(t *testing.T) {
+		t.Parallel()
+		admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+		n := new(breakable)
+		client := newClient(t, &redis.Options{Addr: admin.Options().Addr, Dialer: n.dial, MaxRetries: -1})
+		testLostNetwork(t, admin, redisv9.New(admin), redisv9.New(client), n)
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		t.Parallel()
+		nodes := testserver.RedisCluster(t, 2)
+		admin := newCluster(t, nodes)
+		n := new(breakable)
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes, Dialer: n.dial, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = client.Close() })
+		testLostNetwork(t, admin, redisv9.New(admin), redisv9.New(client), n)
+	})
+}
+
+func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Locker, n *breakable) {
 	ctx := t.Context()
-	admin := newClient(t, &redis.Options{Addr: addr})
 	key, t1, t2 := names(t)
-	n := new(breakable)
-	a := newLocker(t, &redis.Options{Addr: addr})
-	b := newLocker(t, &redis.Options{Addr: addr, Dialer: n.dial, MaxRetries: -1})
 	acquires(t, a, key, t1, time.Minute)
+	waiting, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() {
-			_, err := locker.Lock(ctx, b, key, time.Minute)
+			_, err := locker.Lock(waiting, b, key, time.Hour)
 			assert.Error(t, err)
 		})
 	}
 	eventually(t, "all wait", func() bool { return inLine(admin, key) == 5 })
 	n.set(true)
+	cancel()
 	all.Wait()
-	eventually(t, "they try to leave the line", func() bool { return redisv9.GivingUp(b) == 5 })
-	eventually(t, "they have given that up", func() bool { return redisv9.GivingUp(b) == 0 })
+	eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(b) == 0 })
 	n.set(false)
 	require.EqualValues(t, 5, inLine(admin, key))
 	eventually(t, "it can be reached", func() bool { _, err := b.Extend(ctx, key, t2, time.Minute); return err == nil })
@@ -207,4 +223,39 @@ func TestLookThatArrivesLate(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, released)
 	acquires(t, a, key, t1, time.Minute)
+}
+
+// A look that was repeated, and arrives after its waiter was served and has released the lock, puts
+// the waiter in the queue again. It must not keep the lock for nobody.
+func TestRepeatedLookThatArrivesLate(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	key, t1, t2 := names(t)
+	a := newLocker(t, &redis.Options{Addr: addr})
+	acquires(t, a, key, t1, time.Minute)
+	warm, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
+	require.ErrorIs(t, err, locker.ErrHeld)
+	eventually(t, "it has left", func() bool { return inLine(admin, key) == 0 })
+
+	n := &holding{late: make(chan func(), 1)}
+	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial, ReadTimeout: time.Second})
+	done := joins(t, admin, b, ctx, key, t2, time.Minute)
+	deliver := <-n.late
+	eventually(t, "it looks again", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.asks > 2 })
+	releases(t, a, key, t1)
+	isServed(t, done, "it is in the queue")
+	require.Equal(t, 1, redisv9.Ghosts(b))
+	releases(t, b, key, t2)
+	acquires(t, a, key, t1, time.Minute)
+	deliver()
+	require.EqualValues(t, 1, inLine(admin, key))
+	releases(t, a, key, t1)
+	eventually(t, "what was granted to it is released", func() bool {
+		ok, err := a.Acquire(ctx, key, t1, time.Minute)
+		return ok && err == nil
+	})
 }

@@ -1,61 +1,108 @@
 package redisv9
 
 import (
+	"errors"
+	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-const defaultTimeout = 3 * time.Second // go-redis's own
+// defaultTimeout is the timeout for calls of a client that has none.
+const defaultTimeout = 3 * time.Second
 
-// limits is what a client does about time.
+// limits describes a client's timeouts.
 type limits struct {
 	io        time.Duration // how long a request may go without an answer
-	inline    time.Duration // contexts that end sooner than this need a goroutine; 0: the client minds them
+	inline    time.Duration // contexts that end sooner than this need a goroutine; 0: the client honors them
 	unbounded bool          // the client has no timeout, and cannot be given one
 }
 
-// limitsOfClient returns a client with timeouts, too: c itself if it has them.
+// limitsOfClient also returns a client that has timeouts: c itself if it has them.
 func limitsOfClient(c *redis.Client) (*redis.Client, limits) {
 	o := c.Options()
 	read, write := o.ReadTimeout, o.WriteTimeout
 	if read <= 0 || write <= 0 {
 		c, read, write = c.WithTimeout(defaultTimeout), defaultTimeout, defaultTimeout
 	}
-	// A dial by TLS does not mind contexts.
-	return c, newLimits(read, write, o.ContextTimeoutEnabled && o.TLSConfig == nil)
+	return c, newLimits(read, write, relaxedTimeout(o), honorsContexts(o.ContextTimeoutEnabled, o.TLSConfig != nil))
 }
 
 func limitsOfRing(o *redis.RingOptions) limits {
-	read := o.ReadTimeout
-	if read == 0 {
-		read = defaultTimeout
-	}
-	write := o.WriteTimeout
-	if write == 0 {
-		write = read
-	}
-	return newLimits(read, write, o.ContextTimeoutEnabled && o.TLSConfig == nil)
+	// The options are as the user gave them, and each shard's client completes them.
+	shard := complete(&redis.Options{ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout})
+	return newLimits(shard.ReadTimeout, shard.WriteTimeout, relaxedTimeout(shard),
+		honorsContexts(o.ContextTimeoutEnabled, o.TLSConfig != nil))
 }
 
 func limitsOfCluster(o *redis.ClusterOptions) limits {
-	read, write := o.ReadTimeout, o.WriteTimeout
-	if read == 0 { // it was -1, which go-redis passes on to the nodes' clients as 0, their default
-		read = defaultTimeout
-	}
-	if write == 0 {
-		write = read
-	}
-	return newLimits(read, write, o.ContextTimeoutEnabled && o.TLSConfig == nil)
+	// The options are complete. A 0 was -1, which some versions of go-redis give to the nodes' clients as it
+	// is, and others as their default.
+	return newLimits(o.ReadTimeout, o.WriteTimeout, relaxedTimeout(o),
+		honorsContexts(o.ContextTimeoutEnabled, o.TLSConfig != nil))
 }
 
-func newLimits(read, write time.Duration, mindsContexts bool) limits {
+// limitsOfUnknown are those of a client that wraps one of go-redis's with its default options.
+func limitsOfUnknown() limits {
+	o := complete(new(redis.Options))
+	return newLimits(o.ReadTimeout, o.WriteTimeout, relaxedTimeout(o), false)
+}
+
+func newLimits(read, write, relaxed time.Duration, honorsContexts bool) limits {
+	io := max(read, write)
 	switch {
-	case read < 0 || write < 0:
+	case read <= 0 || write <= 0:
 		return limits{io: defaultTimeout, inline: 1<<63 - 1, unbounded: true}
-	case mindsContexts:
-		return limits{io: max(read, write)}
+	case honorsContexts:
+		return limits{io: io}
 	default:
-		return limits{io: max(read, write), inline: max(read, write)}
+		return limits{io: io, inline: max(io, relaxed)}
 	}
+}
+
+// honorsContexts reports whether a client ends with its context. A dial by TLS does not.
+func honorsContexts(enabled, tls bool) bool { return enabled && !tls }
+
+// complete returns what go-redis makes of o: its defaults differ from version to version.
+func complete(o *redis.Options) *redis.Options {
+	c := redis.NewClient(o)
+	defer c.Close()
+	return c.Options()
+}
+
+// relaxedTimeout is the timeout of a connection on which the server has announced maintenance, which newer
+// versions of go-redis make longer, or 0 where they do not. The oldest version that go.mod allows does not
+// have the field.
+func relaxedTimeout(options any) time.Duration {
+	config := reflect.ValueOf(options).Elem().FieldByName("MaintNotificationsConfig")
+	if !config.IsValid() || config.Kind() != reflect.Pointer || config.IsNil() {
+		return 0
+	}
+	if c, ok := config.Interface().(interface{ IsEnabled() bool }); ok && !c.IsEnabled() {
+		return 0
+	}
+	relaxed := config.Elem().FieldByName("RelaxedTimeout")
+	if !relaxed.IsValid() {
+		return 0
+	}
+	d, _ := relaxed.Interface().(time.Duration)
+	return d
+}
+
+var errAutoPipeliner = errors.New(
+	"the client is an AutoPipeliner, which ignores contexts: pass the client that it was made from")
+
+// isAutoPipeliner reports whether client is go-redis's AutoPipeliner or embeds one. Its commands do
+// not end with their contexts, are sent for callers that have left, and are repeated as a batch. It
+// is recognized by its methods, since the oldest version that go.mod allows does not have the type.
+func isAutoPipeliner(client redis.UniversalClient) bool {
+	if t := reflect.TypeOf(client); t.Kind() == reflect.Pointer && t.Elem().Name() == "AutoPipeliner" {
+		return true
+	}
+	_, ok := client.(interface {
+		IsBlocking() bool
+		IsClosed() bool
+		Len() int
+	})
+	return ok
 }

@@ -3,68 +3,91 @@
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
 //	lease, err := locker.Lock(ctx, redisv9.New(client), "invoice/42", 30*time.Second)
 //
-// It works on a single server, on Sentinel, Ring and Cluster, with Redis 5 or later, and needs one request
-// an operation. The lock of name k is the key "locker:k", its value is the holder's token, its expiry the
-// lock's. Everything else that the package keeps begins with "!" instead: the line of those who wait for a
-// lock, which lives a minute at most without its waiters, and one counter of fencing numbers a prefix,
-// "!fence:locker:", which has no expiry. Channels are named by the lock's own key, and by "!wait:" and a
-// random string for each Locker that waits. A user of the server whose rights are limited needs the keys and
-// channels that begin with "locker:" and "!"; who may not subscribe waits by asking again and again.
+// It works on a single server, on Sentinel, Ring and Cluster, with Redis 5 or later, and needs one
+// request for each operation. The lock of name k is the key "locker:k"; its value is the holder's
+// token, and its expiry is the lock's. The names of all other keys begin with "!", a word, and the
+// prefix: "!queue:locker:{locker:k}" is the queue for the lock, which outlives the lock by a minute
+// when its waiters are gone; "!fence:locker:" is the counter of fencing numbers, which has no
+// expiry. A lock's channel has the name of its key, and each Locker that waits has a channel named
+// "!wait:locker:" and a random string.
+//
+// # Limited users
+//
+// A user of the server needs only the keys and channels of its prefix. It then cannot read, free or
+// forge the locks of other prefixes:
+//
+//	ACL SETUSER app on >secret +@all ~locker:* ~!queue:locker:* ~!fence:locker:*
+//		resetchannels &locker:* &!wait:locker:*
+//
+// In the names that begin with "!", bytes of the prefix other than letters, digits and :._-/ are
+// replaced by % and two hexadecimal digits. A user who may not subscribe waits by asking again and
+// again.
+//
+// # Other programs
+//
+// Package redigo has the same default prefix but another format. Each refuses the other's locks
+// with an error, so give them different prefixes. Plain times, which hand-written scripts leave,
+// are refused as well. A token that looks like one of these is kept as "token:" and the token.
 //
 // # Contexts
 //
-// Set [redis.Options.ContextTimeoutEnabled]. Without it go-redis leaves a caller whose deadline has passed
-// waiting for its own timeouts, 3 seconds by default, and a Locker has to give each call whose deadline is
-// nearer than those a goroutine that it can leave behind. A client without timeouts (ReadTimeout or
-// WriteTimeout -1 or -2) is given one of 3 seconds for the Locker's calls.
+// docs/operations.md has the options for production. Set [redis.Options.ContextTimeoutEnabled].
+// Without it go-redis keeps a caller whose deadline has passed waiting for its own timeouts: 3
+// seconds by default, 5 from version 9.22 on, and 10 on a connection on which the server has
+// announced maintenance. A Locker therefore has to run each call with a nearer deadline on a
+// goroutine that it can leave behind. For a client without timeouts (ReadTimeout or WriteTimeout -1
+// or -2), the Locker's calls have a timeout of 3 seconds.
 //
 // # What is promised
 //
-// Mutual exclusion holds as long as one Redis server, or its replica that has all its data, answers for the
-// key: replication is asynchronous, so a failover may lose the last writes, locks among them. Expiry is by
-// the server's clock. See [locker.Lease.Fence] for where that is not enough.
+// Mutual exclusion holds as long as one Redis server, or a replica that has all its data, answers
+// for the key. Replication is asynchronous, so a failover may lose the last writes, locks among
+// them. Expiry is by the server's clock. If that is not enough, use [locker.Lease.Fence].
 package redisv9
 
 import (
 	"context"
 	"errors"
-	"strings"
+	"math"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
 
-const defaultPrefix = "locker:"
-
-// Locker keeps locks in Redis. Make one with [New], and share it: it is safe for concurrent use, keeps one
-// connection for all that its users wait for, and has nothing to close. It holds that connection, and two
-// goroutines, half a minute longer than somebody waits.
+// Locker keeps locks in Redis. Make one with [New], and share it: it is safe for concurrent use,
+// has one connection for all waiting and watching, and need not be closed. It keeps that
+// connection, and two goroutines, for less than a minute after they were last needed.
 //
-// All its methods return ctx's error when ctx is done, and an error that wraps the client's when the server
-// is down, hung, read-only or out of memory, or has another type of value at the lock's key; such a value is
-// left alone. A string there is a lock, whoever set it: without an expiry it is held until somebody deletes it.
+// All its methods return ctx's error when ctx is done, and an error that wraps the client's when
+// the server is down, hung, read-only or out of memory, or has another type of value at the lock's
+// key; such a value is left alone. A string there is a lock, whoever set it, unless it looks like
+// one of package redigo's; without an expiry it is held until it is deleted.
 type Locker struct {
 	client redis.UniversalClient
-	err    error // what every operation returns: there is no client
-	prefix string
-	mark   string // what the names of everything but the locks themselves begin with
+	err    error  // what every operation returns: there is no client
+	prefix string // of the locks' keys, and of the channels on which their releases are announced
+	names  *redislock.Namespace
 	limits limits
-	server subscriber // what is subscribed with, but on a Ring
-	// alone: all keys of a lock and the fence counter are on one server, where a script may use them.
-	alone bool
-	// scripts believe what PUBLISH says of how many processes it reached, unless it is a Cluster, where a node
-	// counts its own only.
-	scripts *handing
+	server subscriber // makes the subscriptions, except on a Ring
+	alone  bool       // all keys of a lock and the fence counter are on one server, where a script may use them
+	// counted means that subscriptions are with the server that has the lock, so it can count them.
+	counted bool
 	old     atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+
+	roundTrip roundTrip
 
 	calls    inflight.Calls
 	subs     subscriptions
-	channel  atomic.Pointer[string] // on which it hears of locks that were handed to it
-	waiters  atomic.Uint64          // how many have waited: the last one's id
-	givingUp atomic.Int64           // how many are giving up their place in line
+	inbox    inbox
+	sweeps   sweeps
+	waiters  atomic.Uint64 // number of waiters so far
+	givingUp atomic.Int64  // number of waiters giving up their place in the queue
+	ghosts   atomic.Int64  // number of ghosts leaving because a message came for them
 }
 
 var (
@@ -80,31 +103,31 @@ type options struct {
 	prefix string
 }
 
-// WithPrefix sets what the keys of locks begin with, "locker:" by default. Lockers with different prefixes
-// on one server are independent if neither prefix begins with the other, and neither with "!", which is what
-// everything but locks begins with. (A prefix that does makes that "#" for its own Locker.) An empty prefix
-// is the default.
+// WithPrefix sets the prefix of the locks' keys. The default, used if prefix is empty, is
+// "locker:". Lockers with different prefixes on one server are independent if neither prefix begins
+// with the other, and neither begins with "!", as all keys but the locks' do. (For a prefix that
+// does, these keys begin with "#" instead.)
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker that keeps its locks where client says. With a nil client every operation is an
-// error. The client stays the caller's, who closes it when the Locker is no longer used.
+// New returns a Locker that keeps its locks on the servers of client. The caller closes the client when the
+// Locker is no longer used. With a nil client every operation is an error.
 //
-// Of clients that are not from go-redis itself, but wrap one of its clients, New assumes what is safe: a
-// Cluster, timeouts of 3 seconds, and ContextTimeoutEnabled off.
+// With an AutoPipeliner of go-redis every operation is an error as well: its commands ignore
+// contexts and are repeated in batches. Pass the client that it was made from. If client is not one
+// of go-redis's own types but wraps one, New makes safe assumptions: a Cluster, go-redis's default
+// timeouts, and ContextTimeoutEnabled off.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	var o options
 	for _, opt := range opts {
 		opt(&o)
 	}
 	if o.prefix == "" {
-		o.prefix = defaultPrefix
+		o.prefix = redislock.DefaultPrefix
 	}
-	l := &Locker{client: client, prefix: o.prefix, mark: "!", scripts: handingUncounted}
-	if strings.HasPrefix(o.prefix, l.mark) {
-		l.mark = "#"
-	}
+	l := &Locker{client: client, prefix: o.prefix}
+	looks := minLooks
 	switch c := client.(type) {
 	case nil:
 		l.err = errNoClient
@@ -114,67 +137,80 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 			break
 		}
 		l.client, l.limits = limitsOfClient(c)
-		l.alone, l.scripts = true, handingCounted
+		looks = looksOf(c.Options().PoolSize, c.Options().MaxActiveConns)
+		l.alone, l.counted = true, true
 	case *redis.Ring:
 		if c == nil {
 			l.err = errNoClient
 			break
 		}
 		l.limits = limitsOfRing(c.Options())
-		l.scripts = handingCounted
+		looks = looksOf(complete(&redis.Options{PoolSize: c.Options().PoolSize}).PoolSize, c.Options().MaxActiveConns)
+		l.counted = true
 	case *redis.ClusterClient:
 		if c == nil {
 			l.err = errNoClient
 			break
 		}
 		l.limits = limitsOfCluster(c.Options())
+		looks = looksOf(c.Options().PoolSize, c.Options().MaxActiveConns)
 	default:
-		l.limits = limits{io: defaultTimeout, inline: defaultTimeout}
+		if isAutoPipeliner(client) {
+			l.err = errAutoPipeliner
+		}
+		l.limits = limitsOfUnknown()
 	}
-	channel := newChannel(l.mark)
-	l.channel.Store(&channel)
+	l.names = redislock.NewNamespace(o.prefix, l.alone)
 	l.server = &anySubscriber{l.client}
-	l.subs.timeout, l.subs.linger = l.limits.io, linger
+	l.subs.timeout = l.limits.io
+	_, isRing := l.client.(*redis.Ring)
+	l.inbox = inbox{subs: &l.subs, servers: l.servers, names: l.names, changes: isRing, haunted: l.leaveLater,
+		serverOf: l.serverOf, maxLooks: looks}
 	return l
 }
 
 var (
-	errNoClient = errors.New("the client is nil")
+	errNoClient = errors.New("nil client")
+	errRepeated = errors.New("extended, but the request was sent again, and an earlier one may yet arrive")
 	errChanging = errors.New("the lock changed hands under each of three tries")
 )
 
-// Acquire takes the lock for token when it is free, for ttl, rounded up to a millisecond, in one request.
-// It is refused when another token holds the lock or is next in line for it on this Locker. When token
-// holds the lock already, ttl replaces the remaining time.
+// Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
+// request. It is refused when another token holds the lock or is next in the queue for it on this
+// Locker. When token holds the lock already, ttl replaces the remaining time.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	s := &sending{ctx: ctx, token: token}
+	s := newSending(ctx, token)
 	return call(l, s, "acquire", key, func() (bool, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
 			return false, err
 		}
-		return l.acquire(s, l.names(key), ms)
+		return l.acquire(s, l.names.Keys(key), ms)
 	})
 }
 
-func (l *Locker) acquire(s *sending, n names, ms int64) (bool, error) {
+func (l *Locker) acquire(s *sending, keys redislock.Keys, ms int64) (bool, error) {
+	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	for range 3 {
-		// A Locker that has met a line lately minds it; SET does not.
-		if l.old.Load() || l.subs.inLine.Load() {
-			reply, err := l.run(l.scripts.wait, n.lock, n.line, s, ms)
+		// A Locker that has met a queue lately respects it; SET does not.
+		if l.old.Load() || l.inbox.busy.Load() {
+			reply, err := l.run(redislock.Look, keys, s, ms)
 			if err != nil || reply == int64(1) {
 				return err == nil, err
 			}
-			return false, s.refused(l.limits.io)
+			return false, s.refused(l.limits.io, ttl)
 		}
-		holder, err := l.client.Do(s.ctx, "set", n.lock, s, "px", ms, "nx", "get").Text()
+		holder, err := l.client.Do(s.ctx, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
 		switch {
 		case errors.Is(err, redis.Nil): // nobody held it: set
 			return true, nil
 		case err == nil && holder != s.token:
-			return false, s.refused(l.limits.io)
+			if err := redislock.CheckHolder(holder); err != nil {
+				return false, err
+			}
+			return false, s.refused(l.limits.io, ttl)
 		case err == nil: // it is ours
-			reply, err := l.run(extendScript, n.lock, n.line, s, ms)
+			reply, err := l.run(redislock.Extend, keys, s, ms)
 			if err != nil || reply == int64(1) {
 				return err == nil, err
 			}
@@ -188,54 +224,60 @@ func (l *Locker) acquire(s *sending, n names, ms int64) (bool, error) {
 	return false, errChanging
 }
 
-// Extend replaces the remaining time of a lock that token holds by ttl, rounded up to a millisecond, in one
-// request. It is false when token does not hold the lock. Like Release it waits, as long as ctx lasts, for
-// a call for the same token that a caller has left behind.
+// Extend replaces the remaining time of a lock that token holds by ttl, rounded up to a
+// millisecond, in one request. It is false when token does not hold the lock. Like Release it
+// waits, as long as ctx lasts, for a call for the same token that a caller has left behind. When
+// go-redis sent the request more than once to a single server, that is an error also if the last answer was yes: an earlier
+// one may arrive later and end the lock after ttl, whatever it was extended to since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
-	s := &sending{ctx: ctx, token: token}
+	s := newSending(ctx, token)
 	return callInOrder(l, s, "extend", key, func() (bool, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
 			return false, err
 		}
-		n := l.names(key)
-		reply, err := l.run(extendScript, n.lock, n.line, s, ms)
-		return reply == int64(1), err
+		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
+		if err == nil && reply == int64(1) && s.sends > 1 && l.alone { // on a Cluster it may have been redirected
+			err = errRepeated
+		}
+		return reply == int64(1) && err == nil, err
 	})
 }
 
-// Release frees a lock that token holds, or hands it to the next in line, in one request. It is false when
-// token does not hold the lock. When go-redis sent the request more than once, because a reply was lost, and
-// the last one found that token does not hold the lock, that is true: an earlier one may have released it,
-// and in any case it is not held.
+// Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
+// reports false if token does not hold the lock; if no token does, it still serves the queue. If
+// go-redis repeated the request because a reply was lost, and the last copy found that token does
+// not hold the lock, Release reports true: an earlier copy may have released it, and in any case
+// token does not hold it.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
-	s := &sending{ctx: ctx, token: token}
+	s := newSending(ctx, token)
 	return callInOrder(l, s, "release", key, func() (bool, error) {
-		n := l.names(key)
-		reply, err := l.run(l.scripts.release, n.lock, n.line, s)
-		return err == nil && (reply == int64(1) || s.sends > 1), err
+		freed, err := l.release(l.names.Keys(key), s)
+		return err == nil && (freed.Released || s.sends > 1), err
 	})
 }
 
-// Fence returns a fencing number for a lock that token holds: greater than every number before it under the
-// Locker's prefix, for as long as the server keeps the counter, which lasts as long as its data: a server
-// that comes back empty, or a failover to a replica that lags, starts again lower. It takes one request, two
-// on a Ring or a Cluster.
+// Fence returns a fencing number for a lock that token holds: greater than every number before it
+// under the Locker's prefix, for as long as the server keeps the counter, which lasts as long as
+// its data: a server that comes back empty, or a failover to a replica that lags, starts again
+// lower. It takes one request, two on a Ring or a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	s := &sending{ctx: ctx, token: token}
+	s := newSending(ctx, token)
 	fence, err = callInOrder(l, s, "fence", key, func() (uint64, error) {
-		counter, lock := l.mark+"fence:"+l.prefix, l.prefix+key
+		counter, lock := l.names.FenceCounter(), l.prefix+key
 		if l.alone {
-			reply, err := l.run(fenceScript, counter, lock, s)
-			n, _ := reply.(int64)
-			return uint64(n), err
+			reply, err := l.eval(redislock.Fence, counter, lock, s)
+			if n, ok := reply.(string); ok && err == nil {
+				return strconv.ParseUint(n, 10, 63)
+			}
+			return 0, err
 		}
 		// First the number, then the check: whoever holds the lock later has a greater number.
 		n, err := l.client.Incr(s.ctx, counter).Result()
 		if err != nil {
 			return 0, err
 		}
-		reply, err := l.run(holdsScript, lock, "", s)
+		reply, err := l.eval(redislock.Holds, lock, "", s)
 		if reply != int64(1) || err != nil {
 			return 0, err
 		}

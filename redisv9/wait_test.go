@@ -3,13 +3,17 @@ package redisv9_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -19,7 +23,8 @@ import (
 
 // inLine is how many wait for the lock of key.
 func inLine(admin redis.UniversalClient, key string) int64 {
-	return admin.ZCard(context.Background(), "!{locker:"+key+"}line").Val()
+	queue := redislock.NewNamespace("", true).Keys(key).Queue
+	return admin.ZCount(context.Background(), queue, "1", "+inf").Val()
 }
 
 type turn struct {
@@ -37,7 +42,14 @@ func joins(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, ctx co
 		deadline, err := l.Wait(ctx, key, token, ttl)
 		done <- turn{deadline, err}
 	}()
-	eventually(tb, "it is in line", func() bool { return inLine(admin, key) > before })
+	eventually(tb, "it is in line", func() bool {
+		select {
+		case r := <-done:
+			tb.Fatalf("it did not wait: %v, %v", r.deadline, r.err)
+		default:
+		}
+		return inLine(admin, key) > before
+	})
 	return done
 }
 
@@ -119,23 +131,6 @@ func TestDeadWaiterIsPassedOver(t *testing.T) {
 	releases(t, a, "k", "a")
 	isServed(t, alive, "the one before it is gone")
 	assert.Zero(t, inLine(admin, "k"))
-}
-
-// In a Cluster nobody can know that a process is gone: its waiter costs the others its ttl.
-func TestDeadWaiterInCluster(t *testing.T) {
-	nodes := testserver.RedisCluster(t, 3)
-	admin := newCluster(t, nodes)
-	a, c := redisv9.New(newCluster(t, nodes)), redisv9.New(newCluster(t, nodes))
-	dying := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes})
-	acquires(t, a, "k", "a", time.Minute)
-	dead := joins(t, admin, redisv9.New(dying), t.Context(), "k", "b", time.Second)
-	alive := joins(t, admin, c, t.Context(), "k", "c", time.Minute)
-	require.NoError(t, dying.Close())
-	require.Error(t, (<-dead).err)
-	start := time.Now()
-	releases(t, a, "k", "a")
-	isServed(t, alive, "the ttl of the one before it has passed")
-	assert.Less(t, time.Since(start), 9*time.Second, "it was told when to look, or it would in ten seconds")
 }
 
 // The lock of a holder that vanished goes to the first in line, not to who asks at the right moment.
@@ -282,4 +277,42 @@ func TestWaitStorm(t *testing.T) {
 		return subscribers(t, admin) == 0 &&
 			!slices.ContainsFunc(lockers, func(l *redisv9.Locker) bool { return redisv9.Feeds(l) > 0 })
 	})
+}
+
+// far is a network with a long way to the server.
+type far struct{ net.Conn }
+
+const farRoundTrip = 200 * time.Millisecond
+
+func (c far) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(farRoundTrip)
+	return n, err
+}
+
+// Where a round trip takes long, every waiter of a Locker has the time to claim the lock, also one
+// that joins while others wait.
+func TestClaimsOverLongRoundTrips(t *testing.T) {
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	client := newClient(t, &redis.Options{
+		Addr: admin.Options().Addr,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return far{conn}, err
+		},
+	})
+	l := redisv9.New(struct{ redis.UniversalClient }{client}) // it claims what it is served
+	acquires(t, redisv9.New(admin), "k", "holder", time.Hour)
+	for i := range 3 {
+		joins(t, admin, l, ctx, "k", fmt.Sprint("waiter", i), time.Minute)
+	}
+	queue := redislock.NewNamespace("", true).Keys("k").Queue
+	entries := admin.ZRangeByScore(ctx, queue, &redis.ZRangeBy{Min: "1", Max: "+inf"}).Val()
+	require.Len(t, entries, 3)
+	for _, entry := range entries {
+		claim, err := strconv.Atoi(strings.Fields(entry)[2])
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, time.Duration(claim)*time.Millisecond, redislock.Claim(farRoundTrip))
+	}
 }

@@ -6,63 +6,42 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/golockers/locker/internal/pubsub"
 	"github.com/redis/go-redis/v9"
 )
 
-// Watch returns a channel that gets a value when the lock of key was released, and when a release may have
-// been missed because the connection broke: once when it breaks and once when it is back. An expiry is not
-// signalled.
+// Watch returns a channel that receives a value when the lock of key is released, and when a release may have
+// been missed: once when the connection breaks and once when it is back, in both cases a thousand watchers a
+// second. An expiry is not signaled.
 //
-// All watchers of a Locker share one connection, which is opened with the first and kept half a minute after
-// the last. On a Ring there is one for each shard that is up when Watch is called. A user of the server who
-// may not subscribe gets [errors.ErrUnsupported].
+// All watchers of a Locker share one connection, which is opened for the first and kept for half a
+// minute after the last. On a Ring there is one for each shard that is up when Watch is called, and
+// Watch succeeds if at least one of them works; otherwise the error wraps the client's. If a dial
+// or the server hangs, Watch returns within a second or two of the client's I/O timeout. If the
+// user of the server may not subscribe to the key, the error is [errors.ErrUnsupported]; other keys
+// are not affected.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	w := make(watcher, 1)
-	name := l.prefix + key
-	if err := l.listen(ctx, name, w); err != nil {
-		return nil, fmt.Errorf("redisv9: watch %q: %w", key, err)
+	hubs, err := l.hubs(ctx)
+	var woken <-chan struct{}
+	if err == nil {
+		woken, err = pubsub.Watch(ctx, l.prefix+key, hubs...)
 	}
-	context.AfterFunc(ctx, func() { l.subs.unlisten(name, w) })
-	return w, nil
+	if err != nil {
+		return nil, fmt.Errorf("redisv9: watch %q: %w", key, unsupported(err))
+	}
+	return woken, nil
 }
 
-// watcher is woken by every message.
-type watcher chan struct{}
-
-func (w watcher) address() string { return "" }
-func (w watcher) message(string)  { w.missed() }
-
-func (w watcher) missed() {
-	select {
-	case w <- struct{}{}:
-	default: // it has a wake-up waiting
-	}
-}
-
-// listen subscribes on every server on which the channel's messages may be published.
-func (l *Locker) listen(ctx context.Context, name string, who listener) error {
+// hubs returns what listens on every server on which a channel's messages may be published.
+func (l *Locker) hubs(ctx context.Context) ([]*pubsub.Hub, error) {
 	if l.err != nil {
-		return l.err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if l.limits.unbounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, defaultTimeout, errNoReply)
-		defer cancel()
+		return nil, l.err
 	}
 	servers, err := l.servers(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := l.subs.listen(ctx, servers, name, who); err != nil {
-		if errors.Is(context.Cause(ctx), errNoReply) {
-			return errNoReply
-		}
-		return unsupported(err)
-	}
-	return nil
+	return l.subs.on(servers), nil
 }
 
 // servers returns the clients to subscribe with. What is published in a Cluster reaches every node.
@@ -83,4 +62,12 @@ func (l *Locker) servers(ctx context.Context) ([]subscriber, error) {
 		err = errors.New("no shard of the ring is up")
 	}
 	return shards, err
+}
+
+// unsupported marks the error of a user who may not subscribe, for whom there are other ways to wait.
+func unsupported(err error) error {
+	if redis.HasErrorPrefix(err, "NOPERM") {
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func TestWatchOnOneConnection(t *testing.T) {
 	}
 	cancel()
 	eventually(t, "no key is subscribed to", func() bool { return len(admin.PubSubChannels(t.Context(), "*").Val()) == 0 })
-	assert.Zero(t, redisv9.Channels(l))
+	eventually(t, "it has heard so", func() bool { return redisv9.Channels(l) == 0 })
 	eventually(t, "the connection is closed", func() bool {
 		return subscribers(t, admin) == 0 && redisv9.Feeds(l) == 0
 	})
@@ -126,6 +127,100 @@ func TestWatchOnRing(t *testing.T) {
 		require.True(t, ok)
 		isWoken(t, woken, "its lock was released on a shard that is up")
 	}
+}
+
+// A shard that hangs does not keep a Watch from being live on the others.
+func TestWatchOnRingWithHungShard(t *testing.T) {
+	t.Parallel()
+	hung, up := testserver.Redis(t), testserver.Redis(t)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"hung": hung.Addr, "up": up.Addr}, HeartbeatFrequency: time.Hour,
+		ReadTimeout: time.Second, MaxRetries: -1,
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	l := redisv9.New(ring)
+	key := ""
+	for i := 0; key == ""; i++ { // one of the shard that is up
+		k := fmt.Sprint("k", i)
+		acquires(t, l, k, "t", time.Minute)
+		if newClient(t, &redis.Options{Addr: up.Addr}).Exists(t.Context(), "locker:"+k).Val() == 1 {
+			key = k
+		}
+	}
+	hung.Pause()
+	defer hung.Continue()
+	start := time.Now()
+	woken, err := l.Watch(t.Context(), key)
+	require.NoError(t, err)
+	assert.Less(t, time.Since(start), 15*time.Second)
+	releases(t, l, key, "t")
+	isWoken(t, woken, "its lock was released")
+	isWoken(t, func() <-chan struct{} { hung.Continue(); return woken }(), "the other shard is back")
+}
+
+// Where no connection can be had for it, Watch says so at once, and works when one can.
+func TestWatchWithoutConnection(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	t.Run("full server", func(t *testing.T) {
+		l := newLocker(t, &redis.Options{Addr: addr})
+		acquires(t, l, "k", "t", time.Minute)
+		before := admin.ConfigGet(ctx, "maxclients").Val()["maxclients"]
+		require.NoError(t, admin.ConfigSet(ctx, "maxclients", "1").Err())
+		start := time.Now()
+		_, err := l.Watch(ctx, "k")
+		assert.Error(t, err)
+		assert.Less(t, time.Since(start), 15*time.Second)
+		require.NoError(t, admin.ConfigSet(ctx, "maxclients", before).Err())
+		woken, err := l.Watch(ctx, "k")
+		require.NoError(t, err)
+		releases(t, l, "k", "t")
+		isWoken(t, woken, "its lock was released")
+	})
+	t.Run("full pool", func(t *testing.T) {
+		l := newLocker(t, &redis.Options{Addr: addr, PoolSize: 1, MaxActiveConns: 1})
+		acquires(t, l, "k", "t", time.Minute)
+		start := time.Now()
+		_, err := l.Watch(ctx, "k")
+		assert.Less(t, time.Since(start), 15*time.Second)
+		if err != nil { // newer versions count subscribers apart
+			assert.ErrorContains(t, err, "pool exhausted")
+		}
+		releases(t, l, "k", "t")
+	})
+}
+
+// After a break all are live again soon, however many they are: their number and names may make the server's
+// answers more than the 32 MB that it buffers for a subscriber.
+func TestManyWatchersOverBreak(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l := newLocker(t, &redis.Options{Addr: addr})
+	const n = 4000 // of 10 kB each
+	var all sync.WaitGroup
+	for part := range 100 {
+		all.Go(func() {
+			for i := range n / 100 {
+				_, err := l.Watch(t.Context(), fmt.Sprint(part, " ", i, strings.Repeat("x", 10_000)))
+				assert.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+	subscribed := fmt.Sprintf(" sub=%d ", n)
+	live := func() bool {
+		list, err := admin.Do(t.Context(), "client", "list", "type", "pubsub").Text()
+		return err == nil && strings.Contains(list, subscribed)
+	}
+	eventually(t, "all are live", live)
+	connections := info(t, admin, "stats", "total_connections_received")
+	require.NoError(t, admin.ClientKillByFilter(t.Context(), "type", "pubsub").Err())
+	start := time.Now()
+	eventually(t, "all are live again", live)
+	connections = info(t, admin, "stats", "total_connections_received") - connections
+	t.Logf("%d watchers are back after %v, with %d connections", n, time.Since(start), connections)
+	assert.LessOrEqual(t, connections, int64(5))
 }
 
 // A server that restarts takes the subscriptions with it: watchers are told, and hear of what is released
@@ -197,7 +292,7 @@ func TestNilClient(t *testing.T) {
 	} {
 		for operation, f := range operations(redisv9.New(client)) {
 			assert.ErrorContains(t, f(t.Context(), "k", "t"),
-				fmt.Sprintf("redisv9: %s %q: the client is nil", operation, "k"), name)
+				fmt.Sprintf("redisv9: %s %q: nil client", operation, "k"), name)
 		}
 	}
 }
@@ -222,13 +317,11 @@ func TestNotAllowedToSubscribe(t *testing.T) {
 	require.True(t, ok)
 	_, err = l.Watch(ctx, key)
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
-	_, err = l.Wait(ctx, key, t2, time.Minute)
-	assert.ErrorIs(t, err, errors.ErrUnsupported)
-	assert.Zero(t, admin.Exists(ctx, "!{locker:"+key+"}line").Val(), "it has left the line")
-	ok, err = l.Release(ctx, key, t1)
-	require.NoError(t, err)
-	require.True(t, ok)
-	assert.Zero(t, admin.Exists(ctx, "locker:"+key).Val())
+	done := joins(t, admin, l, ctx, key, t2, time.Minute)
+	releases(t, l, key, t1)
+	isServed(t, done, "it looks")
+	releases(t, l, key, t2)
+	assert.Empty(t, admin.Keys(ctx, "*").Val())
 }
 
 // A channel that the user may not have does not concern those who listen to others: not those that he has,
@@ -245,11 +338,11 @@ func TestOneChannelNotAllowed(t *testing.T) {
 	refused := func() {
 		for range 3 {
 			acquires(t, l, "mine1", "t1", time.Minute)
-			_, err := l.Wait(ctx, "mine1", "t2", time.Minute) // which takes a channel of the Locker's own
-			assert.ErrorIs(t, err, errors.ErrUnsupported)
-			assert.Zero(t, inLine(admin, "mine1"), "it has left the line")
+			done := joins(t, admin, l, ctx, "mine1", "t2", time.Minute) // which takes a channel of the Locker's own
 			releases(t, l, "mine1", "t1")
-			_, err = l.Watch(ctx, "theirs")
+			isServed(t, done, "it looks")
+			releases(t, l, "mine1", "t2")
+			_, err := l.Watch(ctx, "theirs")
 			assert.ErrorIs(t, err, errors.ErrUnsupported)
 			isWoken(t, before, "its lock was released")
 		}

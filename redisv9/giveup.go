@@ -1,0 +1,164 @@
+package redisv9
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker/internal/redislock"
+)
+
+const (
+	giveUpFor  = 5 * time.Second      // how long giving up a place is tried
+	giveUpRest = 5 * time.Millisecond // the rest after the first try, four times as long each time
+	giveUpMost = 2 * time.Second      // up to this
+	maxUnsure  = 256                  // how many may try more than once at a time
+	ghostLife  = time.Minute          // how long a request without an answer is expected to arrive yet
+	maxSweeps  = 256                  // how many keys a Locker looks after that it has released
+)
+
+// giveUp takes w's entry out of the queue in the background, and releases the lock if it was
+// granted. One request does that for sure when all requests for them have been answered; otherwise
+// one may be under way that takes the lock, or puts the entry in the queue, later, also after an
+// earlier one was found there. It outlives ctx. Without w it is about the lock alone.
+//
+// An entry that may have stayed in the queue may be handed the lock: so from the beginning the
+// inbox minds its ghost, and releases the lock at once. The inbox forgets it when the entry
+// certainly is gone.
+func (l *Locker) giveUp(ctx context.Context, key string, keys redislock.Keys, last *sending,
+	w *waiting, unsure bool) {
+	var entries [2]string
+	var g *ghost
+	if w != nil {
+		entries = [2]string{w.entry.String(0), w.entry.String(w.claim)}
+		g = &ghost{key: key, keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.token}
+		l.inbox.haunt(w, g)
+	}
+	go func() {
+		defer l.givingUp.Add(-1)
+		mayRepeat := l.givingUp.Add(1) <= maxUnsure
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpFor)
+		defer cancel()
+		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
+			s := &sending{ctx: ctx, token: last.token}
+			freed, err := callInOrder(l, s, "wait", key, func() (redislock.Freed, error) {
+				if w == nil {
+					return l.release(keys, s)
+				}
+				return l.release(keys, s, entries[0], entries[1])
+			})
+			// In order, that is after the last request has come back: only now may it be asked.
+			if err == nil && (freed.Released && w == nil || !unsure && last.isOver()) {
+				if g != nil {
+					l.inbox.bury(g)
+				}
+				return
+			}
+			if !mayRepeat || !sleep(ctx, rest) {
+				return
+			}
+		}
+	}()
+}
+
+// served minds the entry of a waiter that has the lock, if a request without an answer may yet put
+// it in the queue again: whatever is granted to it then is released at once.
+func (l *Locker) served(w *waiting, last *sending) {
+	if !w.unsure && last.answered {
+		return
+	}
+	g := &ghost{key: w.key, keys: w.keys, entries: [2]string{w.entry.String(0), w.entry.String(w.claim)},
+		nonce: w.entry.Nonce, id: w.id, token: last.token, isServed: true, ticket: w.ticket}
+	if l.inbox.hauntServed(g) {
+		time.AfterFunc(ghostLife, func() { l.inbox.bury(g) })
+	}
+}
+
+// leaveLater releases a lock that was granted to a ghost, and takes its entry out of the queue if
+// it is there.
+func (l *Locker) leaveLater(g *ghost) {
+	if g.leaving.Swap(true) {
+		return
+	}
+	if l.ghosts.Add(1) > maxUnsure { // there are as many locks: the others go to the next with their ttl
+		l.ghosts.Add(-1)
+		g.leaving.Store(false)
+		return
+	}
+	go func() {
+		defer l.ghosts.Add(-1)
+		ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
+		defer cancel()
+		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
+			g.leaving.Store(false) // another message may come from here on
+			s := &sending{ctx: ctx, token: g.token}
+			_, err := call(l, s, "wait", g.key, func() (redislock.Freed, error) {
+				return l.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
+			})
+			if err == nil || !sleep(ctx, rest) {
+				return
+			}
+		}
+	}()
+}
+
+// release runs the script of that name, and sees to it that the queue goes on.
+func (l *Locker) release(keys redislock.Keys, s *sending, args ...any) (redislock.Freed, error) {
+	reply, err := l.run(redislock.Release, keys, s, args...)
+	if err != nil {
+		return redislock.Freed{}, err
+	}
+	freed, err := redislock.ParseFreed(reply)
+	if err == nil && freed.SweepIn >= 0 {
+		l.sweepLater(keys, freed.SweepIn)
+	}
+	return freed, err
+}
+
+// sweeps are the keys whose queues a Locker looks after once more, having released their locks:
+// there was more to drop than one script may, or nobody but it may be there to see that the next
+// one does not claim the lock.
+type sweeps struct {
+	mu      sync.Mutex
+	pending map[string]struct{}
+}
+
+func (l *Locker) sweepLater(keys redislock.Keys, after time.Duration) {
+	p := &l.sweeps
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.pending[keys.Lock]; ok || len(p.pending) >= maxSweeps {
+		return
+	}
+	if p.pending == nil {
+		p.pending = make(map[string]struct{})
+	}
+	p.pending[keys.Lock] = struct{}{}
+	time.AfterFunc(after, func() {
+		p.mu.Lock()
+		delete(p.pending, keys.Lock)
+		p.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
+		defer cancel()
+		reply, err := l.run(redislock.Sweep, keys, &sending{ctx: ctx, token: rand.Text()})
+		if err != nil {
+			return
+		}
+		if freed, err := redislock.ParseFreed(reply); err == nil && freed.SweepIn >= 0 {
+			l.sweepLater(keys, freed.SweepIn)
+		}
+	})
+}
+
+// sleep reports whether d has passed before the end of ctx.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

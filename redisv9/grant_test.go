@@ -1,0 +1,548 @@
+package redisv9_test
+
+import (
+	"context"
+	"crypto/sha1"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What a grant must be: true, sent to one waiter alone, not to be forged, and passed on when its
+// waiter has gone.
+
+// notServed fails the test if a waiter is told that it has the lock.
+func notServed(tb testing.TB, done <-chan turn, why string) {
+	tb.Helper()
+	select {
+	case r := <-done:
+		tb.Fatalf("it has the lock until %v, or %v: %s", r.deadline, r.err, why)
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+// hears returns once as many of a server's connections have subscribed to something.
+func hears(tb testing.TB, admin *redis.Client, connections int) {
+	tb.Helper()
+	eventually(tb, "the waiters are subscribed", func() bool { return subscribers(tb, admin) >= connections })
+	time.Sleep(50 * time.Millisecond) // and have told the server so
+}
+
+// After a failover behind a proxy a process may still be subscribed to the old master, which passes
+// on what the new one publishes but is not counted there. It is not granted what another gets, and
+// has its turn later.
+func TestGrantAfterFailoverBehindProxy(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	noDelay := []string{"--repl-diskless-sync-delay", "0"}
+	old := testserver.Redis(t, noDelay...)
+	host, port, err := net.SplitHostPort(old.Addr)
+	require.NoError(t, err)
+	fresh := testserver.Redis(t, append(noDelay, "--replicaof", host+" "+port)...)
+	freshHost, freshPort, err := net.SplitHostPort(fresh.Addr)
+	require.NoError(t, err)
+	var current atomic.Value
+	current.Store(old.Addr)
+	proxied := func() *redisv9.Locker {
+		return newLocker(t, &redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, current.Load().(string))
+		}})
+	}
+	onOld, onFresh := newClient(t, &redis.Options{Addr: old.Addr}), newClient(t, &redis.Options{Addr: fresh.Addr})
+	isRole := func(client *redis.Client, role string) func() bool {
+		return func() bool {
+			is, err := client.Do(ctx, "role").Slice()
+			return err == nil && is[0] == role && (role == "master" || is[3] == "connected")
+		}
+	}
+
+	holder, first, second := proxied(), proxied(), proxied()
+	acquires(t, holder, "k", "holder", time.Minute)
+	firstDone := joins(t, onOld, first, ctx, "k", "first", time.Minute)
+	hears(t, onOld, 1)
+	eventually(t, "the replica has it", func() bool { return inLine(onFresh, "k") == 1 })
+	eventually(t, "the failover begins", func() bool {
+		return onOld.Do(ctx, "failover", "to", freshHost, freshPort).Err() == nil
+	})
+	eventually(t, "the replica is the master", isRole(onFresh, "master"))
+	current.Store(fresh.Addr)
+	eventually(t, "the old master follows", isRole(onOld, "slave"))
+	secondDone := joins(t, onFresh, second, ctx, "k", "second", time.Minute)
+	hears(t, onFresh, 1)
+	eventually(t, "the new master can be reached", func() bool {
+		ok, err := holder.Release(ctx, "k", "holder")
+		return ok && err == nil
+	})
+	isServed(t, secondDone, "the first cannot be reached")
+	notServed(t, firstDone, "the lock is the second's")
+	assert.Equal(t, "second", onFresh.Get(ctx, "locker:k").Val())
+	eventually(t, "the first has joined again", func() bool { return inLine(onFresh, "k") == 1 })
+	releases(t, second, "k", "second")
+	isServed(t, firstDone, "the second has released")
+}
+
+// A process whose looks cannot keep up with all that it waits for is served as long as it listens.
+func TestGrantToUnseenProcess(t *testing.T) {
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	holder, l := redisv9.New(admin), newLocker(t, admin.Options())
+	acquires(t, holder, "k", "holder", time.Minute)
+	done := joins(t, admin, l, ctx, "k", "waiter", time.Minute)
+	hears(t, admin, 1)
+	channels := admin.PubSubChannels(ctx, "!wait:*").Val()
+	require.Len(t, channels, 1)
+	queue := redislock.NewNamespace("", true).Keys("k").Queue
+	require.NoError(t, admin.ZIncrBy(ctx, queue, 26_000, channels[0]).Err())
+	releases(t, holder, "k", "holder")
+	assert.Equal(t, "waiter", admin.Get(ctx, "locker:k").Val())
+	isServed(t, done, "it is there")
+}
+
+// In a Cluster a process that knows of one node only counts the subscribers there, and its messages
+// travel further.
+func TestGrantInClusterThroughOneNode(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	nodes := testserver.RedisCluster(t, 2)
+	here, there := newClient(t, &redis.Options{Addr: nodes[0]}), newClient(t, &redis.Options{Addr: nodes[1]})
+	key := "{k}"
+	if here.Get(ctx, key).Err() != redis.Nil {
+		here, there = there, here
+	}
+	holder := redisv9.New(here)
+	acquires(t, holder, key, "holder", time.Minute)
+	var first <-chan turn
+	for first == nil { // until a channel is on the other node
+		waitCtx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		first = joins(t, here, redisv9.New(newCluster(t, nodes)), waitCtx, key, "first", time.Minute)
+		eventually(t, "it is subscribed", func() bool { return subscribers(t, here)+subscribers(t, there) > 0 })
+		if subscribers(t, there) == 0 {
+			cancel()
+			<-first
+			first = nil
+			eventually(t, "it has left", func() bool { return inLine(here, key) == 0 })
+			require.NoError(t, here.ClientKillByFilter(ctx, "type", "pubsub").Err())
+		}
+	}
+	second := joins(t, here, redisv9.New(here), ctx, key, "second", time.Minute)
+	releases(t, holder, key, "holder")
+	isServed(t, first, "it claims the lock")
+	notServed(t, second, "the lock is the first's")
+	assert.Equal(t, "first", here.Get(ctx, "locker:"+key).Val())
+}
+
+// The time of a grant is told from that of an earlier answer. When the server's clock has been set
+// forward in between, or another server has taken over, the deadline is true all the same.
+func TestGrantByAnotherClock(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l := newLocker(t, &redis.Options{Addr: addr})
+	acquires(t, l, "k", "holder", time.Minute)
+	done := joins(t, admin, l, ctx, "k", "waiter", time.Minute)
+	hears(t, admin, 1)
+	queue := redislock.NewNamespace("", true).Keys("k").Queue
+	entry, err := admin.ZRangeByScoreWithScores(ctx, queue, &redis.ZRangeBy{Min: "1", Max: "+inf"}).Result()
+	require.NoError(t, err)
+	fields := strings.Fields(entry[0].Member.(string))
+	require.NoError(t, admin.Set(ctx, "locker:k", "waiter", 10*time.Second).Err(), "it was granted the lock 50 s ago")
+	require.NoError(t, admin.Publish(ctx, fields[0], grant(fields[1], entry[0].Score, time.Now().Add(time.Hour))).Err())
+	r := <-done
+	require.NoError(t, r.err)
+	left := admin.PTTL(ctx, "locker:k").Val() // 10 s, if the grant was believed
+	assert.Less(t, time.Until(r.deadline), left+time.Second)
+}
+
+// grant is the message that an entry has the lock.
+func grant(nonce string, ticket float64, at time.Time) string {
+	signed := fmt.Sprintf("%.0f %d 0", ticket, at.Unix())
+	return fmt.Sprintf("%s %.0f grant %d 0 %x", redislock.Entry{Nonce: nonce}.ID(), ticket, at.Unix(),
+		sha1.Sum([]byte(signed+" "+nonce)))
+}
+
+// user makes a user of admin's server with the rights that the package's documentation asks for,
+// for one prefix.
+func user(tb testing.TB, admin *redis.Client, name, prefix string) *redis.Client {
+	tb.Helper()
+	require.NoError(tb, admin.Do(context.Background(), "acl", "setuser", name, "on", ">secret", "+@all",
+		"~"+prefix+"*", "~!queue:"+prefix+"*", "~!fence:"+prefix+"*", "resetchannels", "&"+prefix+"*", "&!wait:"+prefix+"*").Err())
+	return newClient(tb, &redis.Options{Addr: admin.Options().Addr, Username: name, Password: "secret"})
+}
+
+// Users with different prefixes cannot tell each other's waiters that they hold a lock, although
+// the server lists all channels, and a guess is worth nothing. The documented rights suffice for
+// everything.
+func TestForgedGrant(t *testing.T) {
+	ctx := t.Context()
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "default", "allchannels").Err())
+	mallory := user(t, admin, "mallory", "mallory:")
+	l := redisv9.New(user(t, admin, "alice", "alice:"), redisv9.WithPrefix("alice:"))
+	acquires(t, l, "k", "holder", time.Minute)
+	_, ok, err := l.Fence(ctx, "k", "holder")
+	require.NoError(t, err)
+	require.True(t, ok)
+	woken, err := l.Watch(ctx, "k")
+	require.NoError(t, err)
+	done := make(chan turn, 1)
+	go func() {
+		deadline, err := l.Wait(ctx, "k", "victim", time.Minute)
+		done <- turn{deadline, err}
+	}()
+	var channel string
+	eventually(t, "the victim is subscribed", func() bool {
+		for _, name := range admin.PubSubChannels(ctx, "!wait:alice:*").Val() {
+			channel = name
+		}
+		return channel != ""
+	})
+
+	seen, err := mallory.PubSubChannels(ctx, "*").Result()
+	require.NoError(t, err)
+	require.Contains(t, seen, channel, "the server lists it to everybody")
+	assert.ErrorContains(t, mallory.Publish(ctx, channel, "x").Err(), "NOPERM")
+	assert.ErrorContains(t, mallory.ZRange(ctx, "!queue:alice:{alice:k}", 0, -1).Err(), "NOPERM")
+	for _, nonce := range []string{"", "0", "1", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"} {
+		for _, what := range []string{"grant 99999999999 0", "claim", "99999999999 0", "look"} {
+			require.NoError(t, admin.Publish(ctx, channel, nonce+" 1 "+what).Err())
+		}
+	}
+	notServed(t, done, "it is the holder's")
+	releases(t, l, "k", "holder")
+	isServed(t, done, "this is true")
+	isWoken(t, woken, "the lock was released")
+}
+
+// A user that may use every channel, as may all in Redis 6, but cannot read the queue, hears all
+// that the waiters are told. Whatever it makes of that, and repeats, is not believed.
+func TestForgedGrantFromMessages(t *testing.T) {
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	mallory := user(t, admin, "mallory", "mallory:")
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "mallory", "allchannels").Err())
+	overheard := mallory.PSubscribe(ctx, "*")
+	t.Cleanup(func() { _ = overheard.Close() })
+	_, err := overheard.Receive(ctx)
+	require.NoError(t, err)
+	l := redisv9.New(user(t, admin, "alice", "alice:"), redisv9.WithPrefix("alice:"))
+	join := func(token string, before int) <-chan turn {
+		done := make(chan turn, 1)
+		go func() {
+			deadline, err := l.Wait(ctx, "k", token, time.Minute)
+			done <- turn{deadline, err}
+		}()
+		eventually(t, "it waits", func() bool {
+			return admin.ZCount(ctx, "!queue:alice:{alice:k}", "1", "+inf").Val() == int64(before+1)
+		})
+		return done
+	}
+	acquires(t, l, "k", "holder", time.Minute)
+	waiters := []<-chan turn{join("0", 0), join("1", 1), join("2", 2)}
+	hears(t, admin, 1)
+	holder := "holder"
+	var proofs []string
+	for i, done := range waiters {
+		releases(t, l, "k", holder)
+		isServed(t, done, "the lock was released")
+		holder = fmt.Sprint(i)
+		for heard := ""; !strings.Contains(heard, " head ") && i < len(waiters)-1; {
+			message, err := overheard.ReceiveMessage(ctx)
+			require.NoError(t, err)
+			heard = message.Payload
+			fields := strings.Fields(heard)
+			if len(fields) == 6 {
+				proofs = append(proofs, strings.Join(fields[3:], " "))
+				require.NoError(t, mallory.Publish(ctx, message.Channel, heard).Err(), "repeated")
+			}
+			if len(fields) == 4 { // the head is told that it is
+				entry, now := strings.Join(fields[:2], " "), time.Now()
+				grant := fmt.Sprintf("%s grant %d %d", entry, now.Unix(), now.UnixMicro()%1e6)
+				sum := sha1.Sum([]byte(grant))
+				for _, forged := range append([]string{"", fields[0], fmt.Sprintf("%x", sum)}, proofs...) {
+					require.NoError(t, mallory.Publish(ctx, message.Channel, grant+" "+forged).Err())
+				}
+				require.NoError(t, mallory.Publish(ctx, message.Channel, grant).Err())
+				for _, proof := range proofs {
+					require.NoError(t, mallory.Publish(ctx, message.Channel, entry+" grant "+proof).Err())
+				}
+			}
+		}
+		if i < len(waiters)-1 {
+			notServed(t, waiters[i+1], "the lock is another's")
+			require.NotEmpty(t, proofs)
+		}
+	}
+	releases(t, l, "k", holder)
+}
+
+// Somebody who listens to all channels, as monitoring does, does not make a waiter look alive that
+// is not.
+func TestPatternSubscriberIsNoWaiter(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	monitor := newClient(t, &redis.Options{Addr: addr}).PSubscribe(ctx, "*")
+	t.Cleanup(func() { _ = monitor.Close() })
+	_, err := monitor.Receive(ctx)
+	require.NoError(t, err)
+	a, c := newLocker(t, &redis.Options{Addr: addr}), newLocker(t, &redis.Options{Addr: addr})
+	dying := redis.NewClient(&redis.Options{Addr: addr})
+	acquires(t, a, "k", "a", time.Minute)
+	dead := joins(t, admin, redisv9.New(dying), ctx, "k", "b", time.Hour)
+	hears(t, admin, 2)
+	alive := joins(t, admin, c, ctx, "k", "c", time.Minute)
+	hears(t, admin, 3)
+	require.NoError(t, dying.Close())
+	<-dead
+	eventually(t, "its connection is gone", func() bool { return subscribers(t, admin) == 2 })
+	releases(t, a, "k", "a")
+	isServed(t, alive, "the one before it is gone")
+}
+
+// refusing is a client that cannot send scripts.
+type refusing struct{ now atomic.Bool }
+
+func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if r.now.Load() && strings.HasPrefix(cmd.Name(), "eval") {
+			err := errors.New("the pool is exhausted")
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// Waiters that were not able to leave, while others of their process wait on, are granted the lock
+// later. Each of them releases it at once.
+func TestGrantToThoseWhoHaveGone(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	for name, kind := range map[string]func(*redis.Client) redis.UniversalClient{
+		"granted": func(c *redis.Client) redis.UniversalClient { return c },
+		"claimed": func(c *redis.Client) redis.UniversalClient { return struct{ redis.UniversalClient }{c} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := newClient(t, &redis.Options{Addr: addr})
+			r := new(refusing)
+			client.AddHook(r)
+			holder, l := newLocker(t, &redis.Options{Addr: addr}), redisv9.New(kind(client))
+			acquires(t, holder, name, "holder", time.Hour)
+			leaving, cancel := context.WithCancel(ctx)
+			var gone []<-chan turn
+			for i := range 4 {
+				gone = append(gone, joins(t, admin, l, leaving, name, fmt.Sprint("gone", i), time.Hour))
+			}
+			stays := joins(t, admin, l, ctx, name, "stays", time.Minute)
+			time.Sleep(100 * time.Millisecond) // all of them are subscribed
+			r.now.Store(true)
+			cancel()
+			for _, done := range gone {
+				require.ErrorIs(t, (<-done).err, context.Canceled)
+			}
+			eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
+			r.now.Store(false)
+			require.EqualValues(t, 5, inLine(admin, name))
+			releases(t, holder, name, "holder")
+			isServed(t, stays, "those before it have gone")
+		})
+	}
+}
+
+// A Locker minds no more than 4,096 of them. Then its later waiters use another channel, so that the
+// server passes over the others as soon as nobody waits on the old one.
+func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
+	t.Parallel()
+	const waiters = 4200
+	addr := testserver.Redis(t).Addr
+	admin, client := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	r := new(refusing)
+	client.AddHook(r)
+	holder, l := newLocker(t, &redis.Options{Addr: addr}), redisv9.New(client)
+	acquires(t, holder, "k", "holder", time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	crowd(t, admin, l, ctx, waiters, 20, "k", time.Hour, func() {})
+	r.now.Store(true)
+	cancel()
+	eventually(t, "they have given up leaving", func() bool {
+		return redisv9.Ghosts(l) >= 4096 && redisv9.GivingUp(l) == 0
+	})
+	assert.Equal(t, 4096, redisv9.Ghosts(l))
+	r.now.Store(false)
+	done := joins(t, admin, l, t.Context(), "k", "waiter", time.Minute)
+	require.EqualValues(t, waiters+1, inLine(admin, "k"))
+	releases(t, holder, "k", "holder")
+	isServed(t, done, "those before it have gone")
+}
+
+// How long N waiters of a Cluster that have died delay those behind them does not depend on N: one
+// second for the first, one for those who do not answer when they are asked.
+func TestDeadWaitersInCluster(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ processes, waiters int }{{1, 10}, {40, 1}} {
+		t.Run(fmt.Sprint(c.processes, " processes"), func(t *testing.T) {
+			nodes := testserver.RedisCluster(t, 3)
+			admin := newCluster(t, nodes)
+			a, alive := redisv9.New(newCluster(t, nodes)), redisv9.New(newCluster(t, nodes))
+			acquires(t, a, "k", "a", time.Minute)
+			var dying []*redis.ClusterClient
+			for i := range c.processes {
+				client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes})
+				dying = append(dying, client)
+				l := redisv9.New(client)
+				for n := range c.waiters {
+					joins(t, admin, l, t.Context(), "k", fmt.Sprint(i, " ", n), time.Hour)
+				}
+			}
+			done := joins(t, admin, alive, t.Context(), "k", "alive", time.Minute)
+			for _, client := range dying {
+				require.NoError(t, client.Close())
+			}
+			start := time.Now()
+			releases(t, a, "k", "a")
+			isServed(t, done, "those before it are gone")
+			t.Logf("%d dead were passed over in %v", c.processes*c.waiters, time.Since(start))
+			assert.Less(t, time.Since(start), 15*time.Second)
+		})
+	}
+}
+
+// While a slot is on its way to another node, a release works, hands the lock to the last in the
+// queue, and wakes those who watch; so does one without a queue.
+func TestReleaseInMigratingSlot(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	nodes := testserver.RedisCluster(t, 2)
+	from, to := newClient(t, &redis.Options{Addr: nodes[0]}), newClient(t, &redis.Options{Addr: nodes[1]})
+	const key, other = "k{tag}", "other{tag}"
+	if from.Get(ctx, "locker:"+key).Err() != redis.Nil {
+		from, to = to, from
+	}
+	a, b := redisv9.New(newCluster(t, nodes)), redisv9.New(newCluster(t, nodes))
+	acquires(t, a, key, "a", time.Minute)
+	acquires(t, a, other, "a", time.Minute)
+	woken, err := a.Watch(ctx, key)
+	require.NoError(t, err)
+	done := make(chan turn, 1)
+	go func() {
+		deadline, err := b.Wait(ctx, key, "b", time.Minute)
+		done <- turn{deadline, err}
+	}()
+	eventually(t, "it waits", func() bool { return inLine(from, key) == 1 })
+	time.Sleep(100 * time.Millisecond) // and listens
+	id := func(node *redis.Client) string { return node.Do(ctx, "cluster", "myid").Val().(string) }
+	slot := from.ClusterKeySlot(ctx, "{tag}").Val()
+	require.NoError(t, to.Do(ctx, "cluster", "setslot", slot, "importing", id(from)).Err())
+	require.NoError(t, from.Do(ctx, "cluster", "setslot", slot, "migrating", id(to)).Err())
+	releases(t, a, key, "a")
+	isWoken(t, woken, "the lock was released")
+	isServed(t, done, "the lock was released")
+	ok, err := a.Extend(ctx, other, "a", time.Minute)
+	require.NoError(t, err)
+	require.True(t, ok)
+	releases(t, a, other, "a")
+}
+
+// A release by a holder that has lost its lock, by an eviction for instance, is false, and serves
+// the queue.
+func TestReleaseOfLostLockServes(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	a, b := newLocker(t, &redis.Options{Addr: addr}), newLocker(t, &redis.Options{Addr: addr})
+	acquires(t, a, "k", "a", time.Minute)
+	done := joins(t, admin, b, ctx, "k", "b", time.Minute)
+	hears(t, admin, 1)
+	require.NoError(t, admin.Del(ctx, "locker:k").Err())
+	ok, err := a.Release(ctx, "k", "a")
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.Equal(t, "b", admin.Get(ctx, "locker:k").Val(), "by the release, not by a look of its own")
+	isServed(t, done, "the lock was free")
+}
+
+// losing is a network on which the next reply is read and lost, once the test goes on.
+type losing struct {
+	next         atomic.Bool
+	read, resume chan struct{}
+}
+
+type losingConn struct {
+	net.Conn
+	n *losing
+}
+
+func (n *losing) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	return &losingConn{conn, n}, err
+}
+
+func (c *losingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err == nil && c.n.next.CompareAndSwap(true, false) {
+		close(c.n.read)
+		<-c.n.resume
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+// An Acquire whose first request took the lock, whose reply was lost, and that go-redis repeated
+// when the ttl had passed and another held the lock, was not refused: it was done.
+func TestRefusedAfterTheLockWasLost(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	n := &losing{read: make(chan struct{}), resume: make(chan struct{})}
+	l := newLocker(t, &redis.Options{Addr: addr, Dialer: n.dial, MaxRetries: 3})
+	other := newLocker(t, &redis.Options{Addr: addr})
+	releasesNothing(t, l, "k") // connects
+	n.next.Store(true)
+	type result struct {
+		ok  bool
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		ok, err := l.Acquire(ctx, "k", "a", 20*time.Millisecond)
+		done <- result{ok, err}
+	}()
+	<-n.read
+	eventually(t, "the ttl has passed", func() bool {
+		ok, err := other.Acquire(ctx, "k", "b", time.Minute)
+		return ok && err == nil
+	})
+	close(n.resume)
+	r := <-done
+	assert.False(t, r.ok)
+	assert.Error(t, r.err, "the first request took the lock")
+}
+
+func releasesNothing(tb testing.TB, l *redisv9.Locker, key string) {
+	tb.Helper()
+	ok, err := l.Release(context.Background(), key, "nobody's")
+	require.NoError(tb, err)
+	require.False(tb, ok)
+}

@@ -1,0 +1,306 @@
+package redisv9
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker/internal/pubsub"
+	"github.com/golockers/locker/internal/redislock"
+)
+
+const (
+	boxLinger = 10 * time.Second // a channel is listened to this long after its last waiter
+	maxGhosts = 4096             // of one Locker
+)
+
+// inbox is where a Locker hears of its waiters' turns: on a channel of its own, which all its
+// waiters share. This file is all that knows of subscriptions. A channel that cannot be had keeps
+// nobody from waiting: see [redislock.Pace].
+//
+// It also paces the looks that nobody asked for by a message: a few at once at each server, however
+// many waiters there are, so that they do not fight for the client's connections.
+type inbox struct {
+	subs    *subscriptions
+	servers func(ctx context.Context) ([]subscriber, error)
+	names   *redislock.Namespace
+	changes bool         // servers may return others the next time
+	haunted func(*ghost) // a message came for a ghost; must not block
+	busy    atomic.Bool  // somebody waits, or did a moment ago
+
+	serverOf func(lock string) any // see looks.go
+	maxLooks int                   // under way at one server
+
+	mu      sync.Mutex
+	current *box                // for those who come
+	waiting map[string]*waiting // by the entry's ID
+	ghosts  map[string]*ghost   // by the entry's ID
+	lanes   map[any]*lane       // by server: see looks.go
+	peers   map[string]*peers   // by key: see peers.go
+
+	mistrusted time.Time // when waiters were asked to look because one had lost its place
+}
+
+// box is one channel. It is given up when its last waiter has been gone for a while, or at once
+// when it is retired.
+type box struct {
+	inbox   *inbox
+	name    string
+	servers []subscriber
+	subs    pubsub.Set // one for each server
+	epoch   atomic.Int64
+
+	// Guarded by the inbox's lock:
+	waiters int
+	idle    *time.Timer
+}
+
+// ghost is an entry that may be in a queue though its waiter has gone.
+type ghost struct {
+	key     string
+	keys    redislock.Keys
+	entries [2]string
+	nonce   string
+	id      string // set by haunt
+	token   string // encoded
+	leaving atomic.Bool
+
+	isServed bool   // its waiter has the lock, or had it,
+	ticket   string // by this ticket, or by none
+}
+
+// isMeant reports whether a message is for an entry that is in the queue since the waiter has gone.
+// What served the waiter must not have its lock released, though it comes again or late.
+func (g *ghost) isMeant(m redislock.Message) bool {
+	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
+}
+
+// enter makes w hear of its turns.
+func (i *inbox) enter(ctx context.Context, w *waiting) {
+	var servers []subscriber
+	if i.changes {
+		servers, _ = i.servers(ctx) // none: then w cannot hear
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.waiting == nil {
+		i.waiting = make(map[string]*waiting)
+	}
+	b := i.current
+	if b != nil && i.changes && !sameServers(b.servers, servers) {
+		i.retireLocked(b)
+		b = nil
+	}
+	if b == nil {
+		if !i.changes {
+			servers, _ = i.servers(ctx)
+		}
+		b = i.newBoxLocked(servers)
+	}
+	b.waiters++
+	if b.idle != nil {
+		b.idle.Stop()
+		b.idle = nil
+	}
+	w.box, w.entry.Channel = b, b.name
+	i.waiting[w.id] = w
+	i.joinLocked(w)
+}
+
+// newBoxLocked begins to listen on a new channel. Its waiters look when that is live: until then they may have missed
+// something.
+func (i *inbox) newBoxLocked(servers []subscriber) *box {
+	b := &box{inbox: i, name: i.names.NewChannel(), servers: servers}
+	for _, h := range i.subs.on(servers) {
+		b.subs = append(b.subs, h.Join(b.name, b))
+	}
+	i.current = b
+	i.busy.Store(true)
+	go func() {
+		for _, sub := range b.subs {
+			<-sub.Done() // also when the box is given up
+		}
+		b.Missed()
+	}()
+	return b
+}
+
+// sameServers reports whether a and b, without duplicates, are the same in any order.
+func sameServers(a, b []subscriber) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(s subscriber) bool { return !slices.Contains(b, s) })
+}
+
+// leave ends what enter began.
+func (i *inbox) leave(w *waiting) {
+	linger := boxLinger
+	if d := i.subs.testLinger(); d > 0 {
+		linger = min(linger, d)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.waiting, w.id)
+	w.gone = true
+	i.lookedLocked(w)
+	i.partLocked(w)
+	if i.current == nil && len(i.peers) == 0 {
+		i.busy.Store(false)
+	}
+	b := w.box
+	b.waiters--
+	if b.waiters == 0 && b == i.current {
+		b.idle = time.AfterFunc(linger, b.giveUp)
+	}
+	b.closeLocked()
+}
+
+// giveUp retires a box that is idle.
+func (b *box) giveUp() {
+	i := b.inbox
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if b.waiters > 0 || b != i.current {
+		return
+	}
+	i.retireLocked(b)
+	if len(i.waiting) == 0 { // there is no channel on which a ghost could be heard of
+		i.waiting, i.ghosts = nil, nil
+	}
+}
+
+// retireLocked has later waiters hear of their turns on another channel. Nobody is told any more
+// what becomes of this one's ghosts when its last waiter has left; then the scripts pass them over.
+func (i *inbox) retireLocked(b *box) {
+	if i.current == b {
+		i.current = nil
+		i.busy.Store(len(i.peers) > 0)
+		b.closeLocked()
+	}
+}
+
+// closeLocked ends a box that has no waiter and gets none any more. Its channel must not look listened to.
+func (b *box) closeLocked() {
+	if b.waiters == 0 && b != b.inbox.current {
+		for _, sub := range b.subs {
+			sub.Drop()
+		}
+	}
+}
+
+// hears reports whether the box is subscribed to on all its servers. The epoch changes with the
+// connections, and is not 0.
+func (b *box) hears() (live bool, epoch int) {
+	epoch = int(b.epoch.Load()) + 1
+	for _, sub := range b.subs {
+		if sub.Err() != nil {
+			return false, epoch
+		}
+	}
+	return len(b.subs) > 0, epoch
+}
+
+// Message takes what is published on the channel.
+func (b *box) Message(payload string) {
+	m, ok := redislock.ParseMessage(payload)
+	if !ok {
+		return
+	}
+	i := b.inbox
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if w, ok := i.waiting[m.ID]; ok {
+		if !m.IsForged(w.entry.Nonce) { // which must not displace a true one
+			w.told(m)
+		}
+	} else if g, ok := i.ghosts[m.ID]; ok && m.Kind != redislock.Dropped && g.isMeant(m) {
+		i.haunted(g)
+	}
+}
+
+// Missed has all who wait look.
+func (b *box) Missed() {
+	b.epoch.Add(1)
+	b.askAll(func(*waiting) bool { return true })
+}
+
+// askAll has those of b's waiters look that are meant, those who joined first before the others.
+func (b *box) askAll(isMeant func(*waiting) bool) {
+	i := b.inbox
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var all []*waiting
+	for _, w := range i.waiting {
+		if w.box == b && isMeant(w) {
+			all = append(all, w)
+		}
+	}
+	slices.SortFunc(all, func(a, b *waiting) int { return int(a.number) - int(b.number) })
+	for _, w := range all {
+		i.askLocked(w, false)
+	}
+}
+
+// mistrust has all who wait for the same lock as w look, which has lost its place. They may have
+// lost theirs, and then say the same: so not more often than waiters look anyway.
+func (i *inbox) mistrust(w *waiting) {
+	i.mu.Lock()
+	again := time.Since(i.mistrusted) < redislock.LookAgain
+	if !again {
+		i.mistrusted = time.Now()
+	}
+	i.mu.Unlock()
+	if !again {
+		w.box.askAll(func(other *waiting) bool { return other.key == w.key && other != w })
+	}
+}
+
+// haunt has the inbox mind an entry whose waiter goes. When there are too many, one is forgotten,
+// and the channel is retired, so that the scripts pass over what is forgotten as soon as may be.
+func (i *inbox) haunt(w *waiting, g *ghost) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.ghosts) >= maxGhosts {
+		for id := range i.ghosts {
+			delete(i.ghosts, id)
+			break
+		}
+		if i.current == w.box {
+			i.retireLocked(w.box)
+		}
+	}
+	if i.ghosts == nil {
+		i.ghosts = make(map[string]*ghost)
+	}
+	g.id = w.id
+	delete(i.waiting, g.id)
+	i.ghosts[g.id] = g
+	select {
+	case <-w.mail: // for which it went too soon
+		i.haunted(g)
+	default:
+	}
+}
+
+// hauntServed has the inbox mind the entry of a waiter that was served, unless there are too many
+// ghosts.
+func (i *inbox) hauntServed(g *ghost) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.ghosts) >= maxGhosts {
+		return false
+	}
+	if i.ghosts == nil {
+		i.ghosts = make(map[string]*ghost)
+	}
+	delete(i.waiting, g.id)
+	i.ghosts[g.id] = g
+	return true
+}
+
+// bury forgets a ghost: its entry certainly is in no queue.
+func (i *inbox) bury(g *ghost) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.ghosts, g.id)
+}

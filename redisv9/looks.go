@@ -1,0 +1,138 @@
+package redisv9
+
+import (
+	"container/list"
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	minLooks = 4 // that waiters of one Locker may have under way at a server, however small the pool
+	urgently = 3 // of four looks are of those who are the first, if others want to look, too
+)
+
+// lane is the looks at one server that waiters of a Locker make of their own accord. So many may be
+// under way at a time as leave connections of the pool to others, however many wait. Every server
+// has a lane of its own, since one that does not answer holds up all that is in its lane.
+type lane struct {
+	server any
+	looks  int // under way
+	turns  int
+	urgent list.List // of *waiting, in the order in which they asked
+	others list.List
+}
+
+// looksOf is how many looks may be under way with a pool of connections to one server.
+func looksOf(poolSize, maxActive int) int {
+	if maxActive > 0 {
+		poolSize = min(poolSize, maxActive)
+	}
+	return max(poolSize/2, minLooks)
+}
+
+// serverOf returns what stands for the server of a lock: on a Cluster its master, as far as is known,
+// and otherwise nil. The client must have been used: then there is no request.
+func (l *Locker) serverOf(lock string) any {
+	c, ok := l.client.(interface {
+		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	})
+	if !ok {
+		return nil
+	}
+	master, err := c.MasterForKey(context.Background(), lock)
+	if err != nil {
+		return nil
+	}
+	return master
+}
+
+// ask has w look when it is its turn to. A waiter that is the first in its queue, or may be, goes
+// before others. Asking again is for one that has become the first, or whose lock has another server
+// now.
+func (i *inbox) ask(w *waiting) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.askLocked(w, w.isFirst)
+}
+
+func (i *inbox) askLocked(w *waiting, isUrgent bool) {
+	if w.gone || w.mayLook || !w.looked {
+		return
+	}
+	server := i.serverOf(w.keys.Lock)
+	if w.asks != nil {
+		if w.lane.server == server && (w.isUrgent || !isUrgent) {
+			return
+		}
+		isUrgent = isUrgent || w.isUrgent
+		i.withdrawLocked(w)
+	}
+	c := i.lanes[server]
+	if c == nil {
+		c = &lane{server: server}
+		if i.lanes == nil {
+			i.lanes = make(map[any]*lane)
+		}
+		i.lanes[server] = c
+	}
+	w.lane, w.isUrgent = c, isUrgent
+	if isUrgent {
+		w.asks = c.urgent.PushBack(w)
+	} else {
+		w.asks = c.others.PushBack(w)
+	}
+	i.permitLocked(c)
+}
+
+// withdrawLocked has w not ask any more.
+func (i *inbox) withdrawLocked(w *waiting) {
+	if w.asks == nil {
+		return
+	}
+	if w.isUrgent {
+		w.lane.urgent.Remove(w.asks)
+	} else {
+		w.lane.others.Remove(w.asks)
+	}
+	w.asks = nil
+	i.permitLocked(w.lane)
+}
+
+func (i *inbox) permitLocked(c *lane) {
+	for c.looks < i.maxLooks && c.urgent.Len()+c.others.Len() > 0 {
+		from := &c.urgent
+		if c.urgent.Len() == 0 || c.others.Len() > 0 && c.turns%(urgently+1) == urgently {
+			from = &c.others
+		}
+		w := from.Remove(from.Front()).(*waiting)
+		c.turns++
+		c.looks++
+		w.asks, w.mayLook = nil, true
+		w.turn <- struct{}{} // it has room: mayLook was false
+	}
+	if c.looks == 0 {
+		delete(i.lanes, c.server)
+	}
+}
+
+// looked reports that w has looked, whether it was its turn or not.
+func (i *inbox) looked(w *waiting) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	w.looked = true
+	i.lookedLocked(w)
+}
+
+func (i *inbox) lookedLocked(w *waiting) {
+	i.withdrawLocked(w)
+	if w.mayLook {
+		w.mayLook = false
+		select {
+		case <-w.turn:
+		default:
+		}
+		w.lane.looks--
+		i.permitLocked(w.lane)
+	}
+}

@@ -1,0 +1,91 @@
+package redisv9
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/golockers/locker/internal/redislock"
+)
+
+// peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the
+// holder's time, in case that the holder and all before it in the queue have gone together, as when
+// the process of several waiters dies. It does so once a second at most, and not while it is the
+// first in the queue: then [redislock.Pace] has it look anyway. The others look for this only when
+// it has left.
+//
+// The inbox's lock guards all of it.
+type peers struct {
+	waiters list.List // of *waiting, in the order in which they came
+	timer   *time.Timer
+	due     time.Time // of the timer; zero: it is not set
+	asked   time.Time // when one was asked to look last
+}
+
+const peersRest = time.Second // between two looks for the same peers
+
+// joinLocked adds w to its peers.
+func (i *inbox) joinLocked(w *waiting) {
+	p := i.peers[w.key]
+	if p == nil {
+		p = new(peers)
+		if i.peers == nil {
+			i.peers = make(map[string]*peers)
+		}
+		i.peers[w.key] = p
+	}
+	w.place = p.waiters.PushBack(w)
+}
+
+// partLocked takes w from its peers. The next of them does not know for how long the lock is
+// another's now, but is told so if it is the first in the queue.
+func (i *inbox) partLocked(w *waiting) {
+	p := i.peers[w.key]
+	wasForemost := p.waiters.Front() == w.place
+	p.waiters.Remove(w.place)
+	switch {
+	case p.waiters.Len() == 0:
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+		delete(i.peers, w.key)
+	case wasForemost && p.due.IsZero():
+		i.lookAtLocked(p, time.Now().Add(peersRest))
+	}
+}
+
+// placed takes what w has heard of its place in the queue.
+func (i *inbox) placed(w *waiting, left time.Duration, rank int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	w.isFirst = rank == 0
+	if p := i.peers[w.key]; p.waiters.Front() == w.place {
+		i.lookAtLocked(p, time.Now().Add(redislock.After(left, rank)))
+	}
+}
+
+// lookAtLocked has the foremost look at a time, instead of the one that was set before.
+func (i *inbox) lookAtLocked(p *peers, at time.Time) {
+	if soonest := p.asked.Add(peersRest); at.Before(soonest) {
+		at = soonest
+	}
+	p.due = at
+	if p.timer == nil {
+		p.timer = time.AfterFunc(time.Until(at), func() { i.lookDue(p) })
+	} else {
+		p.timer.Reset(time.Until(at))
+	}
+}
+
+func (i *inbox) lookDue(p *peers) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	foremost := p.waiters.Front()
+	if foremost == nil || p.due.IsZero() || time.Now().Before(p.due) {
+		return // the timer was set again, or stopped too late
+	}
+	p.due = time.Time{}
+	if w := foremost.Value.(*waiting); !w.isFirst {
+		p.asked = time.Now()
+		i.askLocked(w, true)
+	}
+}
