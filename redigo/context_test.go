@@ -355,9 +355,9 @@ func TestPools(t *testing.T) {
 	require.NoError(t, pool.Close())
 	fails(closed, "closed", says("closed pool"))
 
-	fails(New(nil), "nil", says("the pool is nil"))
+	fails(New(nil), "nil", says("nil pool"))
 	_, err := New(nil).Watch(background, "k")
-	assert.EqualError(t, err, `redigo: watch "k": the pool is nil`)
+	assert.EqualError(t, err, `redigo: watch "k": nil pool`)
 
 	fails(New(&redis.Pool{}), "empty", says("Dial"))
 	_, err = New(&redis.Pool{}).Watch(background, "k")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -74,7 +75,7 @@ func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
 	passing := o.l.passing()
 	v := value{o.l.clock.expiry(ttl), token}
 	results, err := o.multi(o.timed(
-		command{"SETEX", passing, garbage, v.encode()},
+		command{"SETEX", passing, garbage(ttl), v.encode()},
 		command{"RENAMENX", passing, o.key},
 		command{"DEL", passing},
 		command{"GET", o.key})...)
@@ -124,7 +125,7 @@ func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (out
 	}
 	results, err := o.multi(
 		command{"GETSET", o.key, value{expiry(now, ttl), token}.encode()},
-		command{"EXPIRE", o.key, garbage})
+		command{"EXPIRE", o.key, garbage(ttl)})
 	if err != nil || results == nil {
 		return again, err
 	}
@@ -147,13 +148,13 @@ func (o *operation) release(token string) (bool, error) {
 			return false, o.unwatch()
 		}
 		commands := []command{{"DEL", o.key}}
-		if !o.l.mute.Load() {
+		if !o.l.mutes.has(o.key) {
 			commands = append(commands, command{"PUBLISH", o.key, ""})
 		}
 		results, err := o.multi(commands...)
 		var refused *refusal
 		if errors.As(err, &refused) && refused.command == "PUBLISH" && unknown(refused.cause) {
-			o.l.mute.Store(true) // and nothing was done
+			o.l.mutes.add(o.key) // and nothing was done
 			continue
 		}
 		if err != nil {
@@ -253,4 +254,31 @@ func get(reply any) (v value, exists bool, err error) {
 	}
 	v, err = decode(b)
 	return v, err == nil, err
+}
+
+const (
+	muteFor = time.Minute
+	muteMax = 1000 // keys
+)
+
+// mutes remembers for a minute the keys on whose channels the server does not let this user publish, so that
+// not each release has to be made twice.
+type mutes struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+func (m *mutes) has(key string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Now().Before(m.until[key])
+}
+
+func (m *mutes) add(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.until == nil || len(m.until) >= muteMax { // to forget costs the others a request each
+		m.until = make(map[string]time.Time)
+	}
+	m.until[key] = time.Now().Add(muteFor)
 }

@@ -27,7 +27,7 @@ type contender interface {
 // release what it had won, or a loser that could.
 func race(t *testing.T, raw rawConn, key string, rounds int, all []contender) error {
 	for round := range rounds {
-		raw.do("SET", key, value{raw.now()/1000 - 1, "gone"}.encode(), "EX", garbage)
+		raw.do("SET", key, value{raw.now()/1000 - 1, "gone"}.encode(), "EX", garbage(0))
 		start := make(chan struct{})
 		var racing sync.WaitGroup
 		winners := make(chan contender, len(all))

@@ -10,51 +10,50 @@
 // # What is on the server
 //
 // The key of a lock is the prefix followed by the lock's name, and its value is `<expiry>:<token>`, the
-// expiry in milliseconds since 1970. It is the classic lock of SETNX, GET and GETSET: a key whose time has
-// come is free, and who wants it takes it over; but by a GETSET that is carried out only if the value is
-// still the expired one, so that those who lose the race change nothing. A key also has an expiry on the
-// server, 14 days from the last write: that is for keys which nobody asks for any more, and never decides
-// who holds a lock. The longest ttl is 7 days, and a longer one is [locker.ErrInvalidTTL].
+// expiry in milliseconds since 1970. It is the classic lock of SETNX, GET and GETSET: a key whose
+// expiry has passed is free and may be taken over. The GETSET is carried out only if the value is
+// still the expired one, so a process that loses the race changes nothing. A key also has an expiry
+// on the server, a day after the lock's, which removes keys that are no longer used and never
+// decides who holds a lock. The longest ttl is 7 days, and a longer one is [locker.ErrInvalidTTL].
 //
-// A value that is a plain number, as hand-written scripts of this kind leave, is a lock without an owner
-// which expires at that Unix time, in seconds or milliseconds by its magnitude. It is honoured, and taken
-// over once expired. Any other value, a number too small to be such a time, and any other type, is an error
-// and is left alone.
+// A plain number, which hand-written scripts of this kind leave, is a lock without an owner that
+// expires at that Unix time, in seconds or milliseconds by its magnitude. It is honored, and taken
+// over once expired. Any other value, including a number too small to be such a time, and any other
+// type is an error and is left alone.
 //
-// Beside the locks there are, all beginning with "!" (with "#" if the prefix begins with "!"): the counter
-// of fencing numbers, one for the prefix; keys that last for the length of one transaction; and a channel.
-// An ACL has to allow these, and should allow PUBLISH and SUBSCRIBE on channels called as the locks' keys:
-// without, locks work and waiters poll. In Redis Cluster a lock's key and the passing one rarely share a
-// slot, so Acquire is an error there (CROSSSLOT): Cluster is not supported. An eviction policy for keys
-// that have an expiry (volatile-lru and so on) may take locks away.
+// Other names begin with "!", or with "#" if the prefix begins with "!": the counter of fencing
+// numbers, one for the prefix; keys that last for one transaction; and a channel. An ACL has to
+// allow these, and should allow PUBLISH and SUBSCRIBE on channels named like the locks' keys:
+// otherwise locks work, but waiters poll. Redis Cluster is not supported (CROSSSLOT). An eviction
+// policy for keys that have an expiry (volatile-lru and so on) may evict locks.
 //
 // # Time
 //
-// Expiries are on the server's clock, which rides in every request: a lock that is taken over or extended
-// gets the time just read, and one that is created an expiry reckoned beforehand, which the reply to the
-// same request confirms, or it is corrected before Acquire returns. So it does not matter whether a
-// client's clock is right, or jumps. A lock may live up to 50 ms past its ttl. When the server's clock jumps
-// forward, or a server whose clock is ahead takes its place, locks expire early by that much;
-// [locker.Lease.Fence] is for those who cannot have that.
+// Expiries are on the server's clock, which every request reads. The expiry of a lock that is taken
+// over or extended counts from the time just read. That of a new lock is estimated beforehand, and
+// if the reply to the same request does not confirm it, it is corrected before Acquire returns. So
+// a client's clock may be wrong, and may jump. A lock may live up to 50 ms past its ttl. When the
+// server's clock jumps forward, or a server whose clock is ahead takes its place, locks expire
+// early by that much; if that could do harm, use [locker.Lease.Fence].
 //
 // # Cost
 //
 // In round trips: 1 to acquire a free lock or be refused, 3 to take over one that has expired, 2 to extend
-// or release, 1 for a fencing number. The first of a Locker asks for the time beforehand, and one that
-// creates a lock and is a good deal slower than those before takes 2 more. Beside the pool's connections,
-// Watch has one for all watchers of a Locker, which it dials with the pool's Dial function, and closes half
-// a minute after the last of them has gone.
+// or release, 1 for a fencing number. A Locker's first Acquire also asks for the time. An Acquire
+// that creates a lock and is much slower than those before takes 2 more, as does, once a minute,
+// releasing a lock on whose channel the user may not publish.
 //
 // # Contexts and timeouts
 //
-// Redigo by default waits without bound for a reply. Here it is for 3 s in each round trip, or until ctx's
-// deadline, whatever read timeout a connection was dialled with; when ctx is cancelled a method returns
-// within that time. While it waits for a connection, it returns at once when ctx ends, and leaves a dial in
-// the background: give the Dial function a timeout. A call whose deadline is nearer than 3 s runs in a
-// goroutine, and so does each call's borrowing if the pool has a TestOnBorrow: some microseconds each.
+// By default redigo waits for a reply without limit. A Locker waits for 3 s in each round trip, or
+// until ctx's deadline, whatever read timeout a connection was dialed with; when ctx is cancelled,
+// a method returns within that time. A method that waits for a connection returns as soon as ctx
+// ends, and leaves a dial in the background: give the Dial function a timeout. A call whose
+// deadline is nearer than 3 s runs in a goroutine, and if the pool has a TestOnBorrow, so does each
+// call's borrowing; each costs some microseconds.
 //
-// When the server has been restarted, each connection that the pool still holds costs one operation an
-// error, unless the pool has a TestOnBorrow that finds out.
+// After a restart of the server, each connection that the pool still holds fails one operation,
+// unless the pool has a TestOnBorrow that detects it.
 package redigo
 
 import (
@@ -68,6 +67,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/pubsub"
 	"github.com/gomodule/redigo/redis"
 )
 
@@ -81,12 +81,15 @@ const (
 
 	longest = 7 * 24 * time.Hour // ttl
 
-	// garbage is the expiry of a key on the server, in seconds. It is longer than any ttl and always the
-	// same, so that it never ends a lock.
-	garbage = 14 * 24 * 60 * 60
+	// outlives is how long the server keeps a key beyond its lock's ttl, about.
+	outlives = 24 * time.Hour
 )
 
-var errNilPool = errors.New("the pool is nil")
+// garbage is the expiry on the server, in seconds, of a key that is written for ttl. Every write of
+// the key sets it again, so it is always later than that of the value, and never ends a lock.
+func garbage(ttl time.Duration) int64 { return int64((ttl + outlives) / time.Second) }
+
+var errNilPool = errors.New("nil pool")
 
 // Locker keeps locks on the server that a pool's connections lead to. It is safe for concurrent use.
 // Lockers whose pools lead to the same database and whose prefixes are the same share their locks.
@@ -96,14 +99,13 @@ type Locker struct {
 	book   string // of all else
 	clock  *clock
 	calls  inflight.Calls
-	mute   atomic.Bool // the server refuses PUBLISH
-
-	subscriber *subscriber
+	mutes  mutes
+	hub    *pubsub.Hub
 
 	id     string // with serial, the name of a passing key
 	serial atomic.Uint64
 
-	takers atomic.Int64 // who are getting a connection
+	takers atomic.Int64 // number of calls that are getting a connection
 	start  time.Time
 	used   atomic.Int64 // when a connection was last given back: nanoseconds after start
 }
@@ -116,17 +118,18 @@ type options struct {
 	clientClock bool
 }
 
-// WithPrefix sets what the name of every lock's key on the server begins with. The default is "locker:";
-// an empty prefix is replaced by the default.
+// WithPrefix sets the prefix of the locks' keys. The default, used if prefix is empty, is
+// "locker:".
 func WithPrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithClientClock reckons expiries from this machine's wall clock: for servers that have no TIME (Redis
-// before 2.6, some look-alikes). All that use the same locks must then do so, and must have clocks that
-// agree: a lock is taken over early by as much as the taker's clock is ahead of the holder's.
+// WithClientClock computes expiries from this machine's wall clock, for servers that have no TIME
+// (Redis before 2.6, some look-alikes). All processes that use the same locks must then use it, and
+// their clocks must agree: a lock is taken over early by as much as the taker's clock is ahead of
+// the holder's.
 func WithClientClock() Option { return func(o *options) { o.clientClock = true } }
 
-// New returns a Locker on pool, whose connections must know timeouts ([redis.ConnWithTimeout]), as redigo's
-// do. With a nil pool every operation fails. Whoever made the pool closes it.
+// New returns a Locker on pool, whose connections must implement [redis.ConnWithTimeout], as
+// redigo's do. With a nil pool every operation fails. The caller closes the pool.
 func New(pool *redis.Pool, opts ...Option) *Locker {
 	var o options
 	for _, opt := range opts {
@@ -148,15 +151,14 @@ func New(pool *redis.Pool, opts ...Option) *Locker {
 		id:     rand.Text(),
 		start:  time.Now(),
 	}
-	l.subscriber = newSubscriber(l.book+"watch", l.dial)
+	l.hub = pubsub.New(l.subscriber, ioTimeout)
 	return l
 }
 
-// Acquire implements [locker.Locker]: true when token holds the lock now, false when another does. A ttl
-// under 1 ms or over 7 days is [locker.ErrInvalidTTL]. A key that holds something else than a lock, a pool
-// that is nil, closed or exhausted ([redis.ErrPoolExhausted]), a server that cannot be reached, says
-// nothing for 3 s, or refuses to write is an error that wraps its cause. So is a value that changes under
-// the operation four times running.
+// Acquire implements [locker.Locker]. A ttl under 1 ms or over 7 days is [locker.ErrInvalidTTL].
+// The error wraps its cause if the key holds something other than a lock, if the pool is nil,
+// closed or exhausted ([redis.ErrPoolExhausted]), if the server cannot be reached, does not answer
+// for 3 s, or refuses to write, and if the value changes under the operation four times in a row.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	if err := checkTTL(ttl); err != nil {
 		return false, wrap("acquire", key, err)
@@ -164,8 +166,8 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	return operate(ctx, l, "acquire", key, token, func(o *operation) (bool, error) { return o.acquire(token, ttl) })
 }
 
-// Extend implements [locker.Locker]: true when token held the lock, and holds it for ttl from now. It waits
-// behind calls for the same token whose callers have left them. Errors are as of Acquire.
+// Extend implements [locker.Locker]. It waits for calls for the same token that their callers have
+// left behind. The errors are those of Acquire.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	if err := checkTTL(ttl); err != nil {
 		return false, wrap("extend", key, err)
@@ -176,9 +178,9 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return operate(ctx, l, "extend", key, token, func(o *operation) (bool, error) { return o.extend(token, ttl) })
 }
 
-// Release implements [locker.Locker]: true when token held the lock, which is free now. It wakes those that
-// watch it, on any Locker. It waits behind calls for the same token whose callers have left them. Errors are
-// as of Acquire.
+// Release implements [locker.Locker]. It wakes the watchers of the lock on all Lockers. It waits
+// for calls for the same token that their callers have left behind. The errors are those of
+// Acquire.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	if err := l.calls.Wait(ctx, token); err != nil {
 		return false, wrap("release", key, err)
@@ -187,7 +189,7 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 }
 
 // Fence implements [locker.Fencer]. The numbers come from one counter for all locks of a prefix, which has
-// no expiry; they grow for as long as the server keeps its data. Errors are as of Acquire.
+// no expiry; they grow for as long as the server keeps its data. The errors are those of Acquire.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	fence, err = operate(ctx, l, "fence", key, token, func(o *operation) (uint64, error) { return o.fence(token) })
 	return fence, fence > 0, err

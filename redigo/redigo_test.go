@@ -275,7 +275,7 @@ func goroutines() string {
 	var left []string
 	all := make([]byte, 1<<20)
 	for g := range strings.SplitSeq(string(all[:runtime.Stack(all, true)]), "\n\n") {
-		if strings.Contains(g, "locker/redigo.") && !strings.Contains(g, "testing.tRunner") {
+		if (strings.Contains(g, "locker/redigo.") || strings.Contains(g, "internal/pubsub.")) && !strings.Contains(g, "testing.tRunner") {
 			left = append(left, g)
 		}
 	}

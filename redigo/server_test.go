@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golockers/locker"
@@ -45,33 +46,38 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A key has an expiry on the server from the moment it is there, always the same, whatever the ttl.
+// A key has an expiry on the server from the moment it is there: a day after the lock's, whatever was written
+// there before.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	_, l, raw := newServer(t)
-	full := func(when string) {
+	outlives := func(ttl time.Duration, when string) {
 		t.Helper()
-		ttl, err := redis.Int64(raw.do("PTTL", "locker:k"), nil)
+		left, err := redis.Int64(raw.do("PTTL", "locker:k"), nil)
 		require.NoError(t, err)
-		const all = garbage * 1000
-		assert.LessOrEqual(t, ttl, int64(all), when)
-		assert.Greater(t, ttl, int64(all-time.Minute.Milliseconds()), when)
+		const day = 24 * time.Hour
+		after := time.Duration(left)*time.Millisecond - ttl
+		assert.LessOrEqual(t, after, day, when)
+		assert.Greater(t, after, day-time.Minute, when)
 	}
-	worn := func() { raw.do("EXPIRE", "locker:k", 1000) }
 	isOK(t)(l.Acquire(background, "k", "t", time.Millisecond))
-	full("created")
-	worn()
+	outlives(time.Millisecond, "created")
 	require.Eventually(t, func() bool {
 		ok, err := l.Acquire(background, "k", "u", longest)
 		return assert.NoError(t, err) && ok
 	}, patience, time.Millisecond)
-	full("taken over")
-	worn()
-	isOK(t)(l.Extend(background, "k", "u", time.Millisecond*200))
-	full("extended")
+	outlives(longest, "taken over for longer")
+	isOK(t)(l.Extend(background, "k", "u", time.Minute))
+	outlives(time.Minute, "extended to less")
+	isOK(t)(l.Extend(background, "k", "u", longest))
+	outlives(longest, "extended to more")
+	isRefused(t)(l.Acquire(background, "k", "loser", time.Millisecond))
+	outlives(longest, "refused to another")
+	isOK(t)(l.Acquire(background, "k", "u", time.Hour))
+	outlives(time.Hour, "acquired again")
 	raw.plant("locker:k", "t", -time.Second)
 	isOK(t)(l.Acquire(background, "k", "u", longest))
-	full("taken over without one")
+	outlives(longest, "taken over without one")
 }
 
 func TestTTL(t *testing.T) {
@@ -297,6 +303,39 @@ func TestNoPublish(t *testing.T) {
 	assert.ErrorIs(t, err, errors.ErrUnsupported)
 	assert.ErrorContains(t, err, `redigo: watch "k": `)
 	assert.ErrorContains(t, err, "NOPERM")
+}
+
+// One channel that may not be published on does not keep releases of other keys from waking.
+func TestNoPublishOfOneKey(t *testing.T) {
+	t.Parallel()
+	srv, _, raw := newServer(t)
+	raw.do("ACL", "SETUSER", "u", "on", ">p", "+@all", "~*", "resetchannels", "&locker:mine*")
+	w, pool := newWire(t, srv.Addr)
+	pool.Dial = withUser(pool.Dial, "u", "p")
+	l := New(pool)
+	mine, _ := watches(t, l, "mine")
+	for range 3 {
+		cycle(t, l, "theirs")
+		cycle(t, l, "mine")
+		woken(t, mine, "by the release")
+	}
+	assert.Equal(t, 4, strings.Count(strings.Join(w.requests(), "\n"), "PUBLISH"), "once in vain")
+}
+
+// What a Locker remembers of refused channels is bounded, in time and number.
+func TestMutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m mutes
+		m.add("k")
+		assert.True(t, m.has("k"))
+		assert.False(t, m.has("other"))
+		time.Sleep(muteFor)
+		assert.False(t, m.has("k"))
+		for i := range 10 * muteMax {
+			m.add(fmt.Sprint(i))
+			assert.LessOrEqual(t, len(m.until), muteMax)
+		}
+	})
 }
 
 func withUser(dial func() (redis.Conn, error), user, password string) func() (redis.Conn, error) {

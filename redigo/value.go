@@ -18,7 +18,7 @@ type value struct {
 }
 
 // errForeign says that the key holds something that this package cannot have written. It is left alone.
-var errForeign = errors.New("the key holds something else than a lock")
+var errForeign = errors.New("the key holds something else than a lock of package redigo")
 
 // Plain numbers are told apart by their magnitude. As seconds they are times from 1973 on (a smaller one,
 // such as the 1 of a bare SETNX, is no time), as milliseconds up to the year 5138.

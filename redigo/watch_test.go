@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/pubsub"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
@@ -96,26 +97,20 @@ func TestWatch(t *testing.T) {
 	woken(t, b, "b")
 
 	endA()
-	require.Eventually(t, func() bool { return watchers(l, "k") == 1 }, patience, time.Millisecond)
-	cycle(t, l, "k")
-	woken(t, b, "b")
-	asleep(t, a, "a has gone")
+	require.Eventually(t, func() bool { // it ends by itself, soon
+		for len(a) > 0 {
+			<-a
+		}
+		cycle(t, l, "k")
+		woken(t, b, "b")
+		return len(a) == 0
+	}, patience, time.Millisecond)
 	endB()
 	require.Eventually(t, func() bool { return subscribers(raw, "k") == 1 }, patience, time.Millisecond)
 	c, _ := watches(t, l, "k")
 	cycle(t, l, "k")
 	woken(t, c, "c")
 	assert.EqualValues(t, 1, w.dials.Load()-int64(pool.ActiveCount()))
-}
-
-func watchers(l *Locker, key string) int {
-	l.subscriber.mu.Lock()
-	defer l.subscriber.mu.Unlock()
-	t := l.subscriber.topics["locker:"+key]
-	if t == nil {
-		return 0
-	}
-	return len(t.watchers)
 }
 
 // What expired does not wake, but its owner's late Release does.
@@ -128,24 +123,23 @@ func TestWatchLateRelease(t *testing.T) {
 	woken(t, wake, "")
 }
 
-// Nothing is left when the last watcher has gone: its channel at once, the rest a while later.
+// Nothing is left when the last watcher has gone: its channel soon, the rest a while later.
 func TestWatchEnds(t *testing.T) {
 	_, l, raw := newServer(t)
-	l.subscriber.linger = 50 * time.Millisecond
-	for range 3 {
+	l.hub.SetLinger(3 * time.Second)
+	for range 2 {
 		_, end := watches(t, l, "a")
 		_, end2 := watches(t, l, "b")
 		end()
 		require.Eventually(t, func() bool { return subscribers(raw, "a") == 0 }, patience, time.Millisecond)
+		assert.EqualValues(t, 1, subscribers(raw, "b"))
 		end2()
 		noGoroutines(t)
 		channels, err := redis.Strings(raw.do("PUBSUB", "CHANNELS"), nil)
 		require.NoError(t, err)
 		assert.Empty(t, channels)
-		l.subscriber.mu.Lock()
-		assert.Empty(t, l.subscriber.topics)
-		assert.False(t, l.subscriber.running)
-		l.subscriber.mu.Unlock()
+		assert.Zero(t, l.hub.Channels())
+		assert.False(t, l.hub.InUse())
 	}
 }
 
@@ -266,17 +260,15 @@ func TestWatchRests(t *testing.T) {
 		}
 	}()
 	_, err = New(newPool(t, hangsUp.Addr().String())).Watch(background, "k")
-	var lost *connectionError
-	assert.ErrorAs(t, err, &lost)
+	assert.ErrorContains(t, err, "connection lost")
 	assert.EqualValues(t, 2, accepted.Load(), "a connection that breaks is given one other chance")
 }
 
-// A server that says nothing any more is noticed: by who waits for a reply, and by asking it.
+// A server that says nothing any more is noticed by those who wait for a reply.
 func TestWatchHungServer(t *testing.T) {
 	t.Parallel()
 	srv, releaser, raw := newServer(t)
 	l := New(newPool(t, srv.Addr))
-	l.subscriber.quiet = time.Second
 	wake, _ := watches(t, l, "k")
 	srv.Pause()
 	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
@@ -285,20 +277,35 @@ func TestWatchHungServer(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	woken(t, wake, "by the break, which is known after 3 s without a reply")
 	_, err = l.Watch(background, "other")
-	assert.ErrorContains(t, err, "no reply")
+	assert.ErrorContains(t, err, "no answer within 3s")
 	srv.Continue()
 	require.Eventually(t, func() bool { return subscribers(raw, "k") > 0 }, patience, 10*time.Millisecond)
 	cycle(t, releaser, "k")
 	woken(t, wake, "by a release")
 	require.Eventually(t, func() bool { return subscribers(raw, "other") == 0 }, patience, 10*time.Millisecond)
+}
 
-	// Nobody asks for anything now.
-	for len(wake) > 0 {
-		<-wake
+// What a quiet server is asked with, it answers, whether or not it may be subscribed to.
+func TestWatchPing(t *testing.T) {
+	t.Parallel()
+	srv, _, raw := newServer(t)
+	raw.do("ACL", "SETUSER", "u", "on", ">p", "+@all", "~*", "resetchannels")
+	for _, user := range []string{"", "u"} {
+		pool := newPool(t, srv.Addr)
+		if user != "" {
+			pool.Dial = withUser(pool.Dial, user, "p")
+		}
+		conn, err := New(pool).subscriber(background, "")
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, conn.Ping())
+			require.NoError(t, conn.Flush())
+			e, err := conn.Receive()
+			require.NoError(t, err)
+			assert.NotEqual(t, pubsub.Message, e.Kind)
+		}
+		require.NoError(t, conn.Close())
 	}
-	srv.Pause()
-	woken(t, wake, "by the break, which is known when a quiet server does not answer")
-	srv.Continue()
 }
 
 // A read timeout that connections are dialled with is for replies, not for messages.
@@ -348,37 +355,47 @@ func TestWatchBesideSmallPool(t *testing.T) {
 	pool := newPool(t, srv.Addr)
 	pool.MaxActive, pool.MaxIdle = 1, 1
 	l := New(pool)
-	for range 5 {
-		held, err := locker.TryLock(background, other, "k", time.Minute)
+	for i := range 5 {
+		key := fmt.Sprint("k", i)
+		held, err := locker.TryLock(background, other, key, time.Minute)
 		require.NoError(t, err)
 		locked := make(chan error, 1)
 		go func() {
-			lease, err := locker.Lock(background, l, "k", time.Minute)
+			lease, err := locker.Lock(background, l, key, time.Minute)
 			if err == nil {
 				err = lease.Unlock(background)
 			}
 			locked <- err
 		}()
-		require.Eventually(t, func() bool { return subscribers(raw, "k") == 1 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return subscribers(raw, key) == 1 }, patience, time.Millisecond)
 		require.NoError(t, held.Unlock(background))
 		require.NoError(t, <-locked)
-		require.Eventually(t, func() bool { return subscribers(raw, "k") == 0 }, patience, time.Millisecond)
 	}
 }
 
+// A dial that hangs, for longer than anybody waits, is known soon: Watch is an error, and works once the dial
+// has come back.
 func TestWatchHungDial(t *testing.T) {
 	srv := testserver.Redis(t)
 	pool, goOn := newPool(t, srv.Addr), make(chan struct{})
 	dial := pool.Dial
 	pool.Dial = func() (redis.Conn, error) { <-goOn; return dial() }
 	l := New(pool)
-	l.subscriber.linger = 50 * time.Millisecond
+	l.hub.SetLinger(50 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	_, err := l.Watch(ctx, "k")
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Less(t, time.Since(start), ioTimeout-time.Second)
+	_, err = l.Watch(background, "k")
+	assert.ErrorContains(t, err, "no answer")
 	close(goOn)
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithCancel(background)
+		defer cancel()
+		_, err := l.Watch(ctx, "k")
+		return err == nil
+	}, patience, time.Millisecond)
 	noGoroutines(t)
 }
