@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,9 +22,27 @@ import (
 // The server's clock is the whole seconds of CLOCK_MONOTONIC, looked at every 1.0007 seconds or so. When
 // those looks drift across the turn of a second, the clock steps by two, and what was stored for N seconds
 // lives for less than N-1. Servers that are started just before the turn of a second do so soon: here
-// locks of one second are held, all the time, while they do.
+// locks of one second are held, all the time, while they do. On a busy machine they may start at another
+// time, so there are several tries; a test in which no clock has stepped has checked nothing.
 func TestClockStepsByTwo(t *testing.T) {
 	t.Parallel()
+	for try := range 6 {
+		early := time.Duration(try) * 40 * time.Millisecond // for servers that take longer to start
+		if steps := holdWhileClocksStep(t, early, 20*time.Second); steps > 0 || t.Failed() {
+			return
+		}
+	}
+	const inconclusive = "inconclusive: no server's clock made a step by two"
+	if os.Getenv("LOCKER_CONFORMANCE") == "strict" {
+		t.Fatal(inconclusive)
+	}
+	t.Skip(inconclusive)
+}
+
+// holdWhileClocksStep starts servers just before the turn of a second, or so much earlier, and holds locks on
+// them until the clock of one has stepped by two, and a little longer, or until limit. It returns how many
+// steps there were.
+func holdWhileClocksStep(t *testing.T, early, limit time.Duration) int32 {
 	const servers, keys = 6, 5
 	var stop atomic.Bool
 	var all sync.WaitGroup
@@ -31,7 +50,7 @@ func TestClockStepsByTwo(t *testing.T) {
 	var addrs []string
 	for i := range servers {
 		// It takes the server some milliseconds to look at the clock first.
-		time.Sleep(untilPhase(t, 960*time.Millisecond+time.Duration(i)*8*time.Millisecond))
+		time.Sleep(untilPhase(t, 960*time.Millisecond-early+time.Duration(i)*8*time.Millisecond))
 		addrs = append(addrs, testserver.Memcached(t).Addr)
 	}
 	for i, addr := range addrs {
@@ -59,15 +78,14 @@ func TestClockStepsByTwo(t *testing.T) {
 			}
 		})
 	}
-	// One drifts across within seconds. Where no server's clock does this any more, the test takes as long
-	// as this.
-	for end := time.Now().Add(45 * time.Second); time.Now().Before(end) && steps.Load() == 0 && !t.Failed(); {
+	for end := time.Now().Add(limit); time.Now().Before(end) && steps.Load() == 0 && !t.Failed(); {
 		time.Sleep(100 * time.Millisecond)
 	}
 	time.Sleep(2 * time.Second) // what was stored before the step has to expire
 	stop.Store(true)
 	all.Wait()
 	t.Logf("the clocks of %d servers made %d steps by two", servers, steps.Load())
+	return steps.Load()
 }
 
 // untilPhase is how long it takes until CLOCK_MONOTONIC is at that fraction of its second.

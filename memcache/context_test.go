@@ -2,12 +2,14 @@ package memcache
 
 import (
 	"context"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -166,11 +168,30 @@ func TestReleaseBehindAcquire(t *testing.T) {
 	require.True(t, ok)
 }
 
+// A Dial function that ends its goroutine must not look like an answer. (Inline it is the caller's own
+// goroutine that ends.)
+func TestGoexitIsAnError(t *testing.T) {
+	t.Parallel()
+	client := gomemcache.New("127.0.0.1:1")
+	client.Timeout = time.Minute
+	client.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		runtime.Goexit()
+		return nil, nil
+	}
+	for name, op := range operations(New(client), "k", "t") {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ok, err := op(ctx)
+		cancel()
+		assert.ErrorContains(t, err, "runtime.Goexit", name)
+		assert.False(t, ok, name)
+	}
+}
+
 func TestNilClient(t *testing.T) {
 	t.Parallel()
 	for name, op := range operations(New(nil), "k", "t") {
 		ok, err := op(context.Background())
-		assert.EqualError(t, err, "memcache: "+name+` "k": the client is nil`)
+		assert.EqualError(t, err, "memcache: "+name+` "k": nil client`)
 		assert.False(t, ok)
 	}
 }

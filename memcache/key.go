@@ -26,9 +26,9 @@ func itemKey(prefix, name string) string {
 	return mark + hex.EncodeToString(sum[:])
 }
 
-// plain tells whether key can be sent as it is. The server minds only the length, spaces, line ends and
-// NUL. The client also refuses the other control characters of ASCII, and versions of it that read replies
-// by fmt.Sscanf take every space of Unicode for the end of the key.
+// plain reports whether key can be sent as it is. The server refuses only keys that are too long and spaces,
+// line ends and NUL. The client also refuses the other control characters of ASCII, and versions of it that
+// read replies with fmt.Sscanf take every space of Unicode for the end of the key.
 func plain(key string) bool {
 	return len(key) <= maxKey && !strings.ContainsFunc(key, func(r rune) bool {
 		return r <= ' ' || r == 0x7f || unicode.IsSpace(r)

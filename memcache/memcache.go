@@ -1,4 +1,4 @@
-// Package memcache is a [locker.Locker] on memcached, through github.com/bradfitz/gomemcache.
+// Package memcache keeps locks in memcached, through github.com/bradfitz/gomemcache.
 //
 //	client := gomemcache.New("127.0.0.1:11211")
 //	lease, err := locker.Lock(ctx, memcache.New(client), "invoice/42", 30*time.Second)
@@ -7,62 +7,62 @@
 //
 // # On the server
 //
-// The lock of a name is the item at the prefix followed by the name, so that people can look with
-// "get locker:invoice/42". Its value is the token that holds the lock, its flags are 1282368363 (the bytes
-// "Lock"), and its expiration is the lock's. An item with other flags is not this package's: Acquire,
-// Extend and Release report it as an error and leave it alone.
+// The lock of a name is the item whose key is the prefix followed by the name, so "get locker:invoice/42"
+// shows it. Its value is the token that holds the lock, its flags are 1282368363 (the bytes "Lock"), and its
+// expiration is the lock's. An item with other flags does not belong to this package: Acquire, Extend and
+// Release return an error and leave it alone.
 //
-// A name that memcached or its client refuses is kept at "#sha256:" and the hexadecimal SHA-256 of prefix
-// and name ("%sha256:" when the prefix begins with "#"): one with a space or a control character, or one
-// that is longer than 250 bytes with its prefix.
+// A name that memcached or its client refuses, because it contains a space or a control character or is
+// longer than 250 bytes with its prefix, is kept at "#sha256:" followed by the hexadecimal SHA-256 of prefix and
+// name ("%sha256:" if the prefix begins with "#").
 //
-// Acquire is one add, and one gets more when it is refused. Extend is gets and cas. Release is gets and a
-// cas with an expiration in the past, which deletes the item at once, and only when nothing has changed
-// since the token was compared: a release that is late never frees the lock of another.
+// Acquire is one add, and if that is refused one gets. Extend is gets and cas. Release is gets and a cas
+// with an expiration in the past, which deletes the item at once, and only if nothing has changed since the
+// token was compared: a late Release never frees another's lock.
 //
 // # Time
 //
-// memcached counts whole seconds, on a clock that it looks at once a second and that therefore steps by
-// two when those looks have drifted across the turn of a second (on an idle server about every twenty
-// minutes, more often under load). An item stored for N seconds was measured to live between N-2 and N.
-// So a ttl is rounded up to seconds, and two are added: no lock ends early, and it ends at most two
-// seconds after its rounded ttl, less than three after its ttl. More than 30 days, with those two seconds,
-// memcached would read as a date: the longest ttl is 30 days less two seconds, and more is
+// memcached counts whole seconds, on a clock that it reads once a second and that therefore steps by two
+// when those readings have drifted across the turn of a second (about every twenty minutes on an idle
+// server, more often under load). An item stored for N seconds was measured to live between N-2 and N. So
+// a ttl is rounded up to seconds, and two are added: no lock ends early, and it ends at most two seconds
+// after its rounded ttl, which is less than three after its ttl. memcached reads an expiration of more than
+// 30 days as a date, so the longest ttl is 30 days less those two seconds. A longer one is
 // [locker.ErrInvalidTTL].
 //
 // # Contexts
 //
-// The client knows no contexts, only its Timeout (500 ms unless it is set), for dialling and again for the
-// exchange. A call whose context has a deadline nearer than that leaves the client behind when its time is
-// up; the exchange ends by the client's Timeout, and a later call for the same token on the same Locker
-// waits for that end first. Other calls return within the client's Timeout of their context's end, or twice
-// that if they have to dial. After the end no further request is started. A client with a DialContext of its
-// own must let it end with the context that it is given.
+// The client knows no contexts, only its Timeout (500 ms by default), which bounds the dial and again the
+// exchange. A call whose context has a nearer deadline leaves the client behind when its time is up. The
+// exchange ends within the client's Timeout, and a later call for the same token on the same Locker waits
+// for that. Other calls return within the client's Timeout of their context's end, or twice that if they
+// dial. No request is started after the end. A DialContext function of the client's must return when its
+// context ends.
 //
 // # What memcached does not promise
 //
-// It is a cache. Where these matter, use a backend that keeps its data:
+// It is a cache. Where the following matters, use a backend that keeps its data:
 //
-//   - Eviction. A server that runs out of memory drops items before their time, locks among them; the next
-//     one to ask gets the lock, and the holder learns of it at its next Extend. Give locks a server of
-//     their own, and watch its evictions counter. With -M it refuses new items instead, which is an error
-//     here; and as it takes memory to extend and to release, a lock may then last until its end.
-//   - Restart. All locks are gone. An Extend or Release that read before the restart and writes after it
-//     may meet a new item with an equal cas number, as those numbers start again, and then overwrites or
+//   - Eviction. A server that runs out of memory drops items before their time, locks among them. The next
+//     client that asks gets the lock, and the holder learns of it by its next Extend. Give locks a server of
+//     their own, and watch its evictions counter. With -M the server refuses new items instead, which is an
+//     error here. It then has no memory to extend or release either, so a lock may last until its ttl ends.
+//   - Restart. All locks are gone. An Extend or Release that read before the restart and writes after it may
+//     meet a new item with an equal cas number, since those numbers start again, and then overwrites or
 //     frees the lock of another.
-//   - A suspended server. Its clock stands still with it and is behind until its first look after: what is
-//     stored right then ends early by as long as the server was stopped. The same goes for a machine that
-//     is so overloaded that the server does not run for seconds.
-//   - Several servers. The client spreads names over its list, in order. All clients need the same list at
-//     all times: while lists differ, so do the servers on which they look for a lock. A server that is down
-//     is an error; its locks do not move. An element that stands in for a server that is down, as some
-//     proxies have it, means two holders.
-//   - A reply that is lost. The operation is then an error of unknown outcome. The client does not repeat
-//     it; repeat it with the same token.
-//   - No cas. A server started with -C keeps no cas numbers: there Extend and Release are errors.
+//   - Suspension. The clock of a suspended server stands still and is behind until its first reading after
+//     that. What is stored in that moment ends early by as long as the server was stopped. The same happens
+//     on a machine so overloaded that the server does not run for seconds.
+//   - Several servers. The client spreads names over its list of servers, in order. All clients need the
+//     same list at all times: while lists differ, so do the servers on which they look for a lock. A server
+//     that is down is an error; its locks do not move. A proxy that replaces a dead server by another makes
+//     two holders.
+//   - Lost replies. The call then returns an error, and the outcome is unknown. The client does not
+//     repeat the request; repeat it with the same token.
+//   - No cas. A server started with -C keeps no cas numbers: there, Extend and Release are errors.
 //
-// There is no push and no line: waiters poll. There are no fencing numbers, since a counter would start
-// again after an eviction or restart.
+// There is no push and no queue: waiters poll. There are no fencing numbers, since a counter would start
+// again after an eviction or a restart.
 package memcache
 
 import (
@@ -85,12 +85,12 @@ const (
 	// maxToken is the length of the longest token in bytes.
 	maxToken = 1024
 
-	// passes is how often the steps of an operation are made when the item changes under them.
+	// passes is how often an operation tries its steps when the item changes under them.
 	passes = 3
 )
 
 var (
-	errNoClient = errors.New("the client is nil")
+	errNoClient = errors.New("nil client")
 	errNoCAS    = errors.New("the server keeps no cas numbers (memcached -C)")
 	errChanging = errors.New("the item kept changing between reading and writing it")
 )
@@ -102,25 +102,26 @@ type Locker struct {
 	calls  inflight.Calls
 }
 
-// Option changes what [New] makes.
+// Option configures a Locker made by [New].
 type Option func(*options)
 
 type options struct {
 	prefix string
 }
 
-// WithPrefix sets what the items' keys begin with, "locker:" by default, which also stands for "". Locks
-// under different prefixes are independent unless prefix and name together give the same key. A prefix
-// may have any bytes and any length, but when memcached refuses it, all keys are hashes.
+// WithPrefix sets the prefix of the items' keys. The default, used if prefix is empty, is
+// "locker:". Locks under different prefixes are independent unless prefix and name together make
+// the same key. A prefix may be any bytes of any length, but if memcached refuses it, all keys are
+// hashes.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker on the servers of client. A caller closes client, if at all, when the Locker is no
-// longer used. With a nil client every operation is an error.
+// New returns a Locker on the servers of client. The caller closes the client when the Locker is no longer
+// used. With a nil client every operation is an error.
 //
-// Every goroutine that uses the Locker at one time takes a connection, of which the client keeps
-// MaxIdleConns (2 by default) a server: set it to the usual number of concurrent calls.
+// Each call takes a connection while it runs, and the client keeps only MaxIdleConns of them (2 by default)
+// for each server: set it to the usual number of concurrent calls.
 func New(client *gomemcache.Client, opts ...Option) *Locker {
 	var o options
 	for _, opt := range opts {
@@ -133,10 +134,9 @@ func New(client *gomemcache.Client, opts ...Option) *Locker {
 }
 
 // Acquire takes the lock of key for token, for ttl and less than three seconds more, with one request, or
-// two when it is refused. See [locker.Locker] for what the results mean. A ttl over 30 days less two
-// seconds is [locker.ErrInvalidTTL]; an item that is no lock of this package is an error, as is a server
-// that cannot be reached, does not answer within the client's Timeout, or is out of memory. When ctx ends
-// meanwhile the error wraps ctx's.
+// two if it is refused. See [locker.Locker] for the results. The longest ttl is 30 days less two seconds.
+// An item that is no lock of this package is an error, and so is a server that cannot be reached, does not
+// answer within the client's Timeout, or is out of memory.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	acquired, err = l.acquire(ctx, key, token, ttl)
 	if err != nil {
@@ -145,8 +145,8 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	return acquired, nil
 }
 
-// Extend sets what remains of the lock of key to ttl and less than three seconds more, when token holds
-// it, with two requests. See [locker.Locker] for what the results mean, and [Locker.Acquire] for errors.
+// Extend sets the remaining time of the lock of key to ttl and less than three seconds more if token holds
+// it, with two requests. See [locker.Locker] for the results, and [Locker.Acquire] for errors.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	extended, err = l.extend(ctx, key, token, ttl)
 	if err != nil {
@@ -155,9 +155,9 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return extended, nil
 }
 
-// Release frees the lock of key when token holds it, with two requests. See [locker.Locker] for what the
-// results mean, and [Locker.Acquire] for errors. A Release that is repeated after an error of unknown
-// outcome returns false when the first one was carried out after all.
+// Release frees the lock of key if token holds it, with two requests. See [locker.Locker] for the results,
+// and [Locker.Acquire] for errors. A Release that is repeated after an error of unknown outcome reports
+// false if the first one took effect after all.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	released, err = l.release(ctx, key, token)
 	if err != nil {
@@ -182,7 +182,7 @@ func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Durati
 		if !errors.Is(err, gomemcache.ErrNotStored) {
 			return err == nil, err
 		}
-		// Somebody holds it. If that is token itself, after a lost reply, this is an Extend.
+		// It is held. If token itself holds it, after a lost reply, this is an Extend.
 		s, err = l.swap(ctx, k, token, expiration)
 		if err != nil || s == swapped || s == another {
 			return s == swapped, err
@@ -191,8 +191,8 @@ func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Durati
 	if s == changed {
 		return false, errChanging
 	}
-	// Each time somebody held the lock when it was to be taken, and nobody when it was looked at: it is
-	// certain that this call did not take it.
+	// Each time the lock was held when this call tried to take it, and free when it looked: it is certain
+	// that this call did not take it.
 	return false, nil
 }
 
@@ -215,7 +215,7 @@ func (l *Locker) release(ctx context.Context, key, token string) (bool, error) {
 	return l.replace(ctx, key, token, past)
 }
 
-// replace gives the lock of key another expiration when token holds it.
+// replace gives the lock of key another expiration if token holds it.
 func (l *Locker) replace(ctx context.Context, key, token string, expiration int32) (bool, error) {
 	k := itemKey(l.prefix, key)
 	for range passes {
@@ -246,11 +246,11 @@ const (
 	changed state = iota // token held the lock when it was read, but the item changed before it was written
 	swapped              // token held the lock, and it has the new expiration
 	another              // another token holds the lock
-	gone                 // nobody holds the lock
+	gone                 // no token holds the lock
 )
 
 // swap gives the item at k another expiration if its value is token. It compares and writes in one atomic
-// step: gets tells the item's number, which every change changes, and cas writes only at that number.
+// step: gets returns the item's number, which every change changes, and cas writes only at that number.
 func (l *Locker) swap(ctx context.Context, k, token string, expiration int32) (state, error) {
 	item, err := inflight.Do(ctx, &l.calls, token, l.timeout(), func() (*gomemcache.Item, error) {
 		return l.client.Get(k)
@@ -299,7 +299,7 @@ func (l *Locker) timeout() time.Duration {
 }
 
 // seconds is the expiration with which an item lives for at least ttl, whatever the phase of the server's
-// clock, and at most two seconds longer than the whole seconds of ttl. It is never 0, which is for ever.
+// clock, and at most two seconds longer than the whole seconds of ttl. It is never 0, which is no expiration.
 func seconds(ttl time.Duration) (int32, error) {
 	const (
 		spare = 2                 // by how much the server's clock may be behind and then catch up

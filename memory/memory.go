@@ -4,11 +4,11 @@
 //	l := memory.New()
 //	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
 //
-// It keeps a line for every lock, first come, first served (locker.Waiter), wakes watchers
-// (locker.Watcher) and mints fencing numbers (locker.Fencer). No goroutine runs in the background: what
-// has expired unseen is swept away, a little at a time, by later operations on the same Locker, whatever
-// their key. A timer runs only for a lock that others wait for. Time is the monotonic clock, to the
-// nanosecond, so setting the machine's clock moves no expiry, and all of it works in a testing/synctest
+// It keeps a queue for every lock, first come, first served (locker.Waiter), wakes watchers
+// (locker.Watcher) and mints fencing numbers (locker.Fencer). It has no background goroutine: later
+// operations on the same Locker, whatever their key, remove expired locks a few at a time. A timer
+// runs only for a lock that others wait for. Expiry is by the monotonic clock, to the nanosecond,
+// so setting the machine's clock changes nothing, and the package works in a testing/synctest
 // bubble.
 package memory
 
@@ -41,9 +41,9 @@ type Locker struct {
 // New returns a Locker that holds no locks.
 func New() *Locker { return new(Locker) }
 
-// Acquire takes the lock of key for token, for ttl, when nobody holds it. It is false when another token
-// holds it; as a lock that others wait for passes to the next in line at once, a line is never overtaken.
-// When token holds the lock already, Acquire is Extend.
+// Acquire takes the lock of key for token, for ttl, if it is free. It reports false if another
+// token holds it. A lock that others wait for passes to the next in the queue at once, so Acquire
+// never overtakes a queue. When token holds the lock already, Acquire is Extend.
 //
 // An error means that nothing happened: ctx was done, or ttl is not positive.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -56,8 +56,8 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	return ok, nil
 }
 
-// Extend lets the lock of key, which token must hold, expire ttl from now, be that later or sooner than
-// before. It is false when token does not hold the lock.
+// Extend sets the remaining time of the lock of key to ttl, longer or shorter than before, if token
+// holds it. It reports false if token does not hold the lock.
 //
 // An error means that nothing happened: ctx was done, or ttl is not positive.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -75,8 +75,8 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return true, nil
 }
 
-// Release frees the lock of key, which token must hold: the next in line has it at once, with its full
-// ttl. It is false when token does not hold the lock.
+// Release frees the lock of key if token holds it. The next in the queue then has it at once, for
+// its full ttl. Release reports false if token does not hold the lock.
 //
 // An error means that nothing happened: ctx was done.
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
@@ -94,14 +94,14 @@ func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 	return true, nil
 }
 
-// Wait takes the lock of key for token as Acquire does when nobody holds it, or token itself does, and
-// otherwise waits in line for it, first come, first served. The lock passes to the next in line when it is
-// released or expires; the ttl counts from that moment, and deadline is that moment plus ttl. Calls that
-// wait at the same time each have a turn of their own, even with the same token.
+// Wait takes the lock of key for token as Acquire does if it is free or token itself holds it, and
+// otherwise waits in the queue. The lock passes to the next in the queue when it is released or
+// expires; the ttl counts from that moment, and deadline is that moment plus ttl. Calls that wait
+// at the same time each have a turn of their own, even with the same token.
 //
-// When ctx ends in line, the error wraps both its error and locker.ErrHeld, and a lock that was granted
-// just then has been passed on. Other errors mean that nothing happened: ctx was done before, or ttl is
-// not positive.
+// If ctx ends while Wait is in the queue, the error wraps both ctx's error and locker.ErrHeld, and
+// a lock that was granted just then has been passed on. Other errors mean that nothing happened:
+// ctx was done before, or ttl is not positive.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
 	if err := l.check(ctx, "wait", key, ttl); err != nil {
 		return time.Time{}, err
@@ -124,7 +124,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	return time.Time{}, fail("wait", key, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld))
 }
 
-// takeOrJoin takes the lock until the deadline, or else returns a waiter in line for it.
+// takeOrJoin takes the lock until the deadline, or else returns a waiter in its queue.
 func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *waiter, time.Time) {
 	s := l.lock(key)
 	defer l.unlock(s)
@@ -139,8 +139,8 @@ func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *wait
 }
 
 // Watch returns a channel, with room for one value, that gets one whenever the lock of key is released,
-// even if it passes to the next in line; an expiry is signalled when an operation on the Locker happens
-// to notice it. The channel is never closed. When ctx ends the Locker forgets it.
+// even if it passes to the next in the queue; an expiry is signalled when an operation on the
+// Locker happens to notice it. The channel is never closed. When ctx ends the Locker forgets it.
 //
 // An error means that ctx was done.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
@@ -164,9 +164,9 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 	return w.c, nil
 }
 
-// Fence returns a number greater than all that this Locker has minted before, for any key. It is false
-// when token does not hold the lock. Numbers start at 1 in each Locker, so they mean nothing to a resource
-// that outlives the process.
+// Fence returns a number greater than all that this Locker has minted before, for any key. ok is
+// false if token does not hold the lock. Numbers start at 1 in each Locker, so they mean nothing to
+// a resource that outlives the process.
 //
 // An error means that nothing happened: ctx was done.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {

@@ -21,7 +21,7 @@ const keepSize = 1024
 // does not run.
 const (
 	released time.Duration = math.MinInt64
-	idle     time.Duration = math.MaxInt64 // and the expiry of a lock held for ever, which needs no timer
+	idle     time.Duration = math.MaxInt64 // also the expiry of a lock held forever, which needs no timer
 )
 
 // shard holds the locks of some keys. mu guards all of it, entries included.
@@ -42,25 +42,25 @@ type slot struct {
 	e       *entry
 }
 
-// entry is a lock and all who are interested in it. It exists while the lock is held, waited for or
-// watched, or has expired and nobody has noticed yet.
+// entry is a lock with its waiters and watchers. It exists while the lock is held, waited for or
+// watched, or has expired unnoticed.
 //
-// A lock that others wait for is always held, or has just expired: whoever frees it or sees it expired
-// grants it to the next in line before letting go of the mutex.
+// A lock that others wait for is always held, or has just expired: a call that frees it or sees it
+// expired grants it to the next in the queue before letting go of the mutex.
 type entry struct {
 	key     string
 	token   string
 	expires time.Duration // the lock is held by token before this moment; or released
 	pos     int           // in shard.slots
 
-	head, tail *waiter       // the line
-	timer      *time.Timer   // passes an expired lock on; runs only while there is a line
-	alarm      time.Duration // when timer goes off, never after expires while there is a line; or idle
+	head, tail *waiter       // the queue
+	timer      *time.Timer   // passes an expired lock on; runs only while there is a queue
+	alarm      time.Duration // when timer goes off, never after expires while there is a queue; or idle
 
 	watchers []*watcher
 }
 
-// waiter is a place in a line.
+// waiter is a place in a queue.
 type waiter struct {
 	token      string
 	ttl        time.Duration
@@ -81,7 +81,7 @@ func (e *entry) heldBy(token string, now time.Duration) bool {
 }
 
 // find returns the entry of key, or nil when there is none. It has passed an expired lock to the next in
-// line: one that is not held has no line.
+// the queue: a lock that is not held has no queue.
 func (s *shard) find(key string, now time.Duration) *entry {
 	e := s.locks[key]
 	if e != nil {
@@ -90,7 +90,7 @@ func (s *shard) find(key string, now time.Duration) *entry {
 	return e
 }
 
-// take makes token the holder if nobody else holds the lock of key, and says whether it did.
+// take makes token the holder if no other token holds the lock of key, and reports whether it did.
 func (s *shard) take(key, token string, ttl, now time.Duration) (*entry, bool) {
 	e := s.find(key, now)
 	switch {
@@ -114,7 +114,7 @@ func (s *shard) set(e *entry, token string, expires time.Duration) {
 	s.slots[e.pos].expires = expires
 }
 
-// release frees the lock of e, which is held, for the next in line or whoever comes first.
+// release frees the lock of e, which is held, for the next in the queue or the first that comes.
 func (s *shard) release(e *entry, now time.Duration) {
 	s.set(e, "", released)
 	s.grant(e, now)
@@ -122,7 +122,7 @@ func (s *shard) release(e *entry, now time.Duration) {
 	s.tidy(e, now)
 }
 
-// grant gives the lock to the next in line unless it is held.
+// grant gives the lock to the next in the queue unless it is held.
 func (s *shard) grant(e *entry, now time.Duration) {
 	w := e.head
 	if w == nil || e.expires > now {
@@ -134,7 +134,7 @@ func (s *shard) grant(e *entry, now time.Duration) {
 	close(w.granted)
 }
 
-// join puts w at the end of the line of e, which is held.
+// join puts w at the end of the queue of e, which is held.
 func (s *shard) join(e *entry, w *waiter, now time.Duration) {
 	w.prev = e.tail
 	if e.tail == nil {
@@ -146,19 +146,19 @@ func (s *shard) join(e *entry, w *waiter, now time.Duration) {
 	s.arm(e, now)
 }
 
-// leave takes back all that w was given: its place in line, or the lock. Not a lock that has been extended
-// since the grant: then somebody else holds it by the same token.
+// leave takes back what w was given: its place in the queue, or the lock, unless that has been
+// extended since the grant: then another caller holds it by the same token.
 func (s *shard) leave(key string, w *waiter, now time.Duration) {
 	e := s.find(key, now)
 	switch {
-	case !w.served: // so it is in line, and another holds the lock
+	case !w.served: // so it is in the queue, and another holds the lock
 		e.remove(w)
 	case e.heldBy(w.token, now) && e.expires == w.expires:
 		s.release(e, now)
 	}
 }
 
-// remove takes w, wherever it stands, out of the line.
+// remove takes w, wherever it stands, out of the queue.
 func (e *entry) remove(w *waiter) {
 	if w.prev == nil {
 		e.head = w.next
@@ -177,8 +177,8 @@ func (e *entry) remove(w *waiter) {
 	}
 }
 
-// arm sees to it that a lock with a line is passed on when it expires. A timer that goes off too early is
-// left alone, since it sets itself anew: handing a busy lock on costs no timer.
+// arm makes sure that a lock with a queue is passed on when it expires. A timer that goes off too
+// early is left alone, since it sets itself again: handing a busy lock on costs no timer.
 func (s *shard) arm(e *entry, now time.Duration) {
 	if e.head == nil || e.alarm <= e.expires {
 		return
@@ -187,8 +187,8 @@ func (s *shard) arm(e *entry, now time.Duration) {
 	if d := e.expires - now; e.timer != nil {
 		e.timer.Reset(d)
 	} else {
-		// It may run late, when the line is gone, and even when the entry has another key: it does
-		// nothing there that any operation might not do.
+		// It may run late, when the queue is gone, and even when the entry has another key: it does
+		// only what any operation might do.
 		e.timer = time.AfterFunc(d, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
