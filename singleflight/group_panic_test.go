@@ -104,26 +104,26 @@ func TestPanicAfterTheFirstCallerLeft(t *testing.T) {
 	})
 }
 
-// A panic that nobody is left to be told of ends the program, as any panic that is not recovered.
-func TestPanicWithNobodyLeft(t *testing.T) {
+// A panic with no caller left ends the program, as any panic that is not recovered.
+func TestPanicWithNoCallerLeft(t *testing.T) {
 	if os.Getenv("SINGLEFLIGHT_TEST_PANIC") != "" {
 		var g Group[int]
 		ctx, cancel := context.WithCancel(context.Background())
 		g.Do(ctx, "k", func(ctx context.Context) (int, error) {
 			cancel()
 			<-ctx.Done()
-			return explode("boom with nobody left")
+			return explode("boom with no caller left")
 		})
 		select {} // until the panic ends all
 	}
 	t.Parallel()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestPanicWithNobodyLeft$", "-test.timeout=1m")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPanicWithNoCallerLeft$", "-test.timeout=1m")
 	cmd.Env = append(os.Environ(), "SINGLEFLIGHT_TEST_PANIC=1")
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 2, exit.ExitCode(), "%s", out)
-	require.Contains(t, string(out), "panic: boom with nobody left")
+	require.Contains(t, string(out), "panic: boom with no caller left")
 	require.Contains(t, string(out), "explode(", "the trace says where")
 	require.NotContains(t, string(out), "test timed out")
 }
@@ -147,7 +147,7 @@ func TestGoexit(t *testing.T) {
 	})
 }
 
-func TestGoexitWithNobodyLeft(t *testing.T) {
+func TestGoexitWithNoCallerLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Group[int]
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)

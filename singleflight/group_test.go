@@ -41,12 +41,12 @@ func mustNotRun(t *testing.T) func(context.Context) (int, error) {
 	}
 }
 
-// requireEmpty fails unless g has no entries, which it may not have when nobody is calling.
+// requireEmpty fails unless g has no entries.
 func requireEmpty(t *testing.T, g *Group[int]) {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	require.Empty(t, g.flights)
+	require.Empty(t, g.keys.m)
 }
 
 // contexts are the two kinds of context for a first caller: fn runs on its goroutine, or on one of its own.
@@ -150,7 +150,7 @@ func TestFirstCallerLeaves(t *testing.T) {
 		cancel()
 		require.Equal(t, result{0, false, context.Canceled}, <-first)
 		require.Zero(t, time.Since(start), "it leaves promptly")
-		late := goDo(t.Context(), &g, "k", mustNotRun(t)) // a flight that somebody waits for takes joiners
+		late := goDo(t.Context(), &g, "k", mustNotRun(t)) // a flight with callers takes more
 		for _, c := range append(others, late) {
 			require.Equal(t, result{42, true, nil}, <-c)
 		}
@@ -282,7 +282,8 @@ func TestAbandonedBeforeItBegins(t *testing.T) {
 			require.Equal(t, context.DeadlineExceeded, err)
 			if i%2 == 0 { // otherwise the next one comes while this one is going
 				synctest.Wait()
-				require.Nil(t, g.flights["k"].after, "it is gone, and the first is still there to be waited for")
+				require.Nil(t, g.keys.get("k").open, "it is gone, and the first is still there to be waited for")
+				require.NotNil(t, g.keys.get("k").unwinding)
 			}
 		}
 		v, _, err := g.Do(context.Background(), "k", func(context.Context) (int, error) { return 2, nil })
@@ -385,7 +386,7 @@ func TestContextErrorsAreOnesOwn(t *testing.T) {
 	})
 }
 
-// The entry is gone before the result is visible: nobody gets a value that was ready before the call.
+// The entry is gone before the result is visible: no caller gets a value that was ready before its call.
 func TestHotKey(t *testing.T) {
 	contexts(t, func(t *testing.T, ctx context.Context) {
 		var g Group[time.Time]
@@ -408,7 +409,7 @@ func TestHotKey(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Empty(t, g.flights)
+		require.Empty(t, g.keys.m)
 	})
 }
 

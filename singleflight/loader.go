@@ -5,49 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
 )
 
-// Cache is what a [Loader] fills. It is shared by the fleet, such as a Redis or memcached server, and safe
-// for concurrent use. How long a value lasts is its own affair. The contexts that it is given end after two
-// seconds at the latest; a client with shorter timeouts, or one that minds its context, is of advantage
-// when the server hangs.
-type Cache[V any] interface {
-	// Get returns the value of key. ok is false when there is none that is to be used; that is no error.
-	Get(ctx context.Context, key string) (v V, ok bool, err error)
-
-	// Set stores the value of key, in place of one that may be there. An error costs the fleet another load
-	// but no caller its value: a Cache whose errors somebody should know of reports them itself.
-	Set(ctx context.Context, key string, v V) error
-}
-
-// Adder is a [Cache] that can store a value only if there is none. The Loader does that with what it loaded
-// without holding the lock, or after losing it, when another process may have stored something newer.
-type Adder[V any] interface {
-	// Add stores the value of key if Get would find none, as one atomic step. added says whether it did.
-	Add(ctx context.Context, key string, v V) (added bool, err error)
-}
-
-// Staler is a [Cache] that keeps values for some time after Get has ceased to return them. The Loader serves
-// such a value at once, and has one process of the fleet refresh it in the background.
+// Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads it from the
+// source, and the others get what it stored. It keeps nothing for a key that is not being loaded.
 //
-// An error of that refresh is not seen by anybody, the next miss begins another. A source that panics in
-// it ends the program, as in any goroutine.
-type Staler[V any] interface {
-	// Stale returns the last value of key, after Get has found none. ok is false when there is none that may
-	// be served while it is refreshed.
-	Stale(ctx context.Context, key string) (v V, ok bool, err error)
-}
-
-// Loader fills a cache: of all callers in the fleet who miss a key at the same time, one loads it from the
-// source, and the others get what it stored. It keeps nothing for a key that nobody is loading.
+// A load takes these steps: join a load that is in progress in this process; read the cache; try
+// the lock; read the cache again under the lock; call the source; hand the value to the callers in
+// this process; store it; release the lock. The callers do not wait for the last two steps. A
+// caller that arrives while the value is being stored gets that value.
 //
-// The order is: join a load that is under way in this process; read the cache; try the lock; read the cache
-// again under the lock; call the source; store the value; release the lock; hand the value to all who wait
-// in this process. Whoever does not get the lock waits for the value to appear in the cache, woken by the
-// release where the Locker is a [locker.Watcher].
+// A process that does not get the lock waits for the value to appear in the cache, woken by the release if
+// the Locker is a [locker.Watcher], and otherwise polling.
 //
 // Create one with [NewLoader].
 type Loader[V any] struct {
@@ -58,118 +31,146 @@ type Loader[V any] struct {
 
 	group Group[V]
 
-	mu   sync.Mutex
-	work map[string]*work // by key; only while something is under way
+	mu        sync.Mutex
+	work      table[*work[V]] // by key; only while something is in progress
+	refreshes int             // in progress
 
-	lockOutage, cacheOutage outage
-}
+	stores atomic.Int32 // in progress
 
-type loaderOptions struct {
-	lockTTL, maxHold, maxWait time.Duration
-	failClosed                bool
-}
+	lockBreaker, cacheBreaker breaker
 
-// LoaderOption adjusts [NewLoader].
-type LoaderOption func(*loaderOptions)
-
-// WithLockTTL sets the ttl of the lock: how long the fleet waits for a process that died while loading. The
-// lock is kept alive while the source is at work, so this need not be longer than a load. It is 10 seconds
-// by default, which 0 or less stand for, too; under a millisecond every Load that misses is
-// [locker.ErrInvalidTTL].
-func WithLockTTL(d time.Duration) LoaderOption {
-	return func(o *loaderOptions) { o.lockTTL = orDefault(d, defaultLockTTL) }
-}
-
-// WithMaxHold limits how long the lock is kept alive for one load, so that a source that never returns stops
-// blocking the others: after that, later callers in this process do not wait for that load either, and when
-// the ttl has passed the lock is free. The value of a load that takes even longer is still handed to those
-// who wait for it. It is a minute by default, which 0 or less stand for, too.
-func WithMaxHold(d time.Duration) LoaderOption {
-	return func(o *loaderOptions) { o.maxHold = orDefault(d, defaultMaxHold) }
-}
-
-// WithMaxWait limits how long a process that did not get the lock waits for the value: after that it calls
-// the source itself. It is a minute by default, which 0 or less stand for, too.
-func WithMaxWait(d time.Duration) LoaderOption {
-	return func(o *loaderOptions) { o.maxWait = orDefault(d, defaultMaxWait) }
-}
-
-// WithFailClosed has Load return the error when the backend of the lock or of the cache fails. Otherwise
-// it calls the source nevertheless, one caller at a time for a key in each process.
-func WithFailClosed() LoaderOption {
-	return func(o *loaderOptions) { o.failClosed = true }
-}
-
-const (
-	defaultLockTTL = 10 * time.Second
-	defaultMaxHold = time.Minute
-	defaultMaxWait = time.Minute
-)
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d <= 0 {
-		return otherwise
-	}
-	return d
+	unstored  marks // keys whose value the cache refused a moment ago
+	forgotten marks // keys that were forgotten a moment ago
 }
 
 // NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key has the key's
 // own name, so keys of Loaders that load different things must differ where they share a Locker. Without a
 // Locker, a Cache or a source every Load fails.
 //
-// source gets the values of the context of the first caller who waits for it, but a cancellation only
-// when all of them have left. It defines what it means that there is nothing: a value, which is cached, or
-// an error, which is not.
+// source gets the values of the first caller's context, but not its cancellation: a load whose callers have all
+// left goes on and is stored. Its context ends only when no caller waits any more and either
+// [WithMaxHold] has passed or [Loader.Forget] was called. If there is nothing for a key, the source
+// may return a value, which is cached, or an error, which is not. If the source panics when all its
+// callers have left, the program ends.
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
-	loader := &Loader[V]{
-		locker: l, cache: c, source: source,
-		loaderOptions: loaderOptions{lockTTL: defaultLockTTL, maxHold: defaultMaxHold, maxWait: defaultMaxWait},
-	}
+	loader := &Loader[V]{locker: l, cache: c, source: source, loaderOptions: defaultOptions}
 	for _, opt := range opts {
 		opt(&loader.loaderOptions)
+	}
+	for _, b := range []*breaker{&loader.lockBreaker, &loader.cacheBreaker} {
+		b.timeout, b.pause = loader.backendTimeout, loader.outagePause
 	}
 	return loader
 }
 
 // Load returns the value of key from the cache, or loads it. All callers of one key in this process share
-// what the first of them gets, and each leaves promptly when its ctx ends, with ctx's error, as with
-// [Group.Do]; so do panics reach them.
+// what the first of them gets. Each leaves promptly when its ctx ends, with ctx's error, and a panic of the
+// source reaches them as one in [Group.Do] does. A load that its callers have left goes on, and a later
+// caller joins it.
 //
-// An error of the source goes to the callers who waited for that load, as it is, and is not cached; the
-// processes that wait for the lock then try one at a time. When the backend of the lock or of the cache
-// fails, or takes longer than two seconds to answer, Load calls the source without it, and leaves that
-// backend alone for a second; with [WithFailClosed] it returns the error instead. An error of storing the
-// value is not Load's.
+// An error of the source goes unchanged to the callers that waited for that load and is not cached. Processes
+// that wait for the lock then try one at a time, but none waits for more than three such loads, or five
+// seconds if that is more: one that has seen two locks released without a value, a second apart or more, calls
+// the source itself, within the time that the second took. The same holds when the cache refuses the value.
+// This bound does not depend on the number of processes. It takes a Locker that is a [locker.Watcher];
+// otherwise [WithMaxWait] is the bound. A process whose own value was refused loads that key without the lock,
+// one load at a time, for [WithOutagePause].
+//
+// If a backend, of the locks or of the cache, does not answer, Load calls the source without it; with
+// [WithFailClosed] it returns the error instead. A request lasts for [WithBackendTimeout], but no longer than half
+// of the time until the deadline of the caller that began the load, or a quarter of that timeout if that is more.
+// A caller that joins a load waits for the same request: if it has less time it leaves with its ctx's error.
+// Once a request has not been answered the backend is left alone, for all callers, until a probe in the
+// background is answered; the first follows after [WithOutagePause]. Callers start the probes: if none has done so
+// for half a minute with the defaults, ten times that pause and the timeout, the next callers ask the backend
+// themselves. If the backend has answered requests for other keys in the last quarter of its timeout, only this
+// key is loaded without it. An error that is an answer, such as that of an entry which cannot be decoded, concerns
+// one load. An error of storing the value does not reach Load.
+//
+// So a backend timeout after the first request to a backend that hangs, or sooner, later callers are served by the
+// source, whatever their deadlines. That takes requests that return when their contexts end. One that does not is
+// noticed a quarter of the timeout after that, or when a caller that waits for it leaves if that is later. Callers
+// that cannot leave wait until it returns, and if all callers of a key are such it is not noticed until then: give
+// Load a ctx with a deadline if the client of a backend may hang.
+//
+// A Loader remembers for some seconds what happened to a key, by ten bits of the key's hash: that it was
+// forgotten, its value refused, or its server silent. About one in 1,000 of the other keys is then treated in the
+// same way, which costs it requests or the coordination with other processes.
 //
 // A key that is empty or longer than 1,024 bytes is [locker.ErrInvalidKey]. Calling Load for the same key
 // from within the source with its context is an error.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
+	var zero V
 	if err := l.check(key); err != nil {
-		var zero V
 		return zero, loadError(key, err)
 	}
-	v, _, err := l.group.Do(ctx, key, func(ctx context.Context) (V, error) { return l.load(ctx, key) })
-	return v, err
+	for {
+		alone := l.forgotten.has(key) && ctx.Err() == nil
+		if alone { // a read that began before this call may be older than what followed Forget
+			if v, err := l.readAlone(ctx, key); err == nil {
+				return v, nil
+			}
+		}
+		v, _, err := l.group.call(ctx, key, true, func(ctx context.Context) (V, error) {
+			return l.load(ctx, key, alone)
+		})
+		if err == nil {
+			return v, nil
+		}
+		if err != errReadAlone {
+			if ctx.Err() != nil {
+				l.gaveUp(&l.group, key)
+			}
+			return v, err
+		}
+	}
 }
 
-// Forget is for a caller that has just changed what the source returns for key. A later Load in this
-// process does not join a load that began before, and what that one gets is not stored any more, unless
-// storing it has begun. Take the old value out of the cache after Forget, so that no load that began before
-// puts it back; one that was storing it at that moment still may.
+// Forget is for a caller that has just changed what the source returns for key. Call it after the change, and
+// take the old value out of the cache after Forget has returned, within the backend timeout of 2 seconds
+// ([WithBackendTimeout]):
 //
-// Loads in other processes are not reached: one that is under way there may still store what it read before
-// the change. Where that matters, the values need a version, or a short life.
+//	change(key)
+//	loader.Forget(key)
+//	cache.Delete(ctx, key)
+//
+// Within this process, a Load that begins after that does not return the old value, and no load puts it back:
+// what a load in progress got from the source is no longer stored, and Forget waits for a store that has
+// begun. It waits no longer than a backend timeout: a store that takes longer, or whose request the
+// client left behind, may still arrive after the deletion.
+//
+// Forget does not reach other processes. A load in progress there may store what it read before the
+// change, even after the deletion, and that is then a hit here. If that matters, give the values a
+// version or a short life.
 func (l *Loader[V]) Forget(key string) {
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
-	if w := l.work[key]; w != nil {
+	var s *store[V]
+	if w := l.work.get(key); w != nil {
 		w.forgets++
+		if s = w.store; s != nil {
+			s.served = false
+		}
 	}
 	l.mu.Unlock()
+	// Marked first: a flight that begins after group.Forget knows of it, and the others take no more callers.
+	if s == nil {
+		l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
+		l.group.Forget(key)
+		return
+	}
+	l.forgotten.extend(key, time.Now().Add(2*l.backendTimeout)) // the deletion may be that late
 	l.group.Forget(key)
+	timer := time.NewTimer(l.backendTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.done:
+	case <-timer.C:
+	}
+	l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
 }
 
 func (l *Loader[V]) check(key string) error {

@@ -188,7 +188,7 @@ func (c addCache) Add(ctx context.Context, key, v string) (bool, error) {
 	return true, nil
 }
 
-// staleCache is a Staler.
+// staleCache is a StaleCache.
 type staleCache struct{ fakeCache }
 
 func (p *fakeProcess) staleCache() staleCache { return staleCache{fakeCache{p}} }
@@ -241,10 +241,12 @@ func requireIdle(t *testing.T, l *Loader[string], b *fakeBackend, key string) {
 	t.Helper()
 	synctest.Wait()
 	l.group.mu.Lock()
-	require.Empty(t, l.group.flights)
+	require.Empty(t, l.group.keys.m)
 	l.group.mu.Unlock()
 	l.mu.Lock()
-	require.Empty(t, l.work)
+	require.Empty(t, l.work.m)
+	require.Zero(t, l.refreshes)
+	require.Zero(t, l.stores.Load())
 	l.mu.Unlock()
 	lease, err := locker.TryLock(context.Background(), b.locks, key, time.Second)
 	require.NoError(t, err, "the lock is not free")

@@ -30,7 +30,7 @@ func TestLoadLongerThanTTL(t *testing.T) {
 }
 
 // A source that never returns: others in the fleet go on when it may not hold the lock any longer, and so do
-// later callers in its own process, even while somebody still waits for it.
+// later callers in its own process, even while a caller still waits for it.
 func TestLoadNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -60,6 +60,7 @@ func TestLoadNeverReturns(t *testing.T) {
 		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), first, "k"), "a second call of the source")
 		close(release)
 		require.Equal(t, "late", (<-stuck).v)
+		synctest.Wait()
 		stored, _ := b.get("k")
 		require.Equal(t, "fresh", stored)
 		requireIdle(t, first, b, "k")
@@ -125,7 +126,7 @@ func TestLoadLosesTheLock(t *testing.T) {
 
 func hang(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
 
-// The source took longer than the lock may be held, and nobody came after it.
+// The source took longer than the lock may be held, and no other process came after it.
 func TestLoadLongerThanMaxHold(t *testing.T) {
 	for _, adder := range []bool{false, true} {
 		t.Run(fmt.Sprintf("adder %t", adder), func(t *testing.T) {
@@ -139,49 +140,102 @@ func TestLoadLongerThanMaxHold(t *testing.T) {
 				l := NewLoader(p.locker(), cache, p.slowly(20*time.Second, "late"),
 					WithLockTTL(time.Second), WithMaxHold(10*time.Second))
 				require.Equal(t, loaded{"late", nil, 20 * time.Second}, <-goLoad(t.Context(), l, "k"))
+				synctest.Wait()
 				require.Zero(t, p.count("set"))
 				if adder {
 					require.Equal(t, 1, p.count("add"))
 				}
-				l.store(t.Context(), "k", "too late", set, time.Now())
-				require.Zero(t, p.count("set"))
 				requireIdle(t, l, b, "k")
 			})
 		})
 	}
 }
 
-// Neither a failing Set nor a failing release takes the value from the callers, and each ends in time.
+// Whatever storing and releasing come to, the callers have the value the moment the source returns it. What
+// follows ends in time, and the lock is free then.
 func TestLoadCannotStoreOrRelease(t *testing.T) {
+	stuck := make(chan struct{})
 	for _, tc := range []struct {
 		name    string
 		set     func(context.Context) error
 		release func(context.Context) (bool, error)
-		within  time.Duration
+		within  time.Duration // until the release has been sent
 	}{
 		{"set fails", func(context.Context) error { return errors.New("full") }, nil, 0},
-		{"set hangs", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil, answerTime},
+		{"set hangs", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil, defaultOptions.backendTimeout},
+		{"set ignores its context", func(context.Context) error { <-stuck; return nil }, nil, defaultOptions.backendTimeout},
 		{"release fails", nil, func(context.Context) (bool, error) { return false, errors.New("down") }, 0},
 		{"release refused", nil, func(context.Context) (bool, error) { return false, nil }, 0},
-		{"release hangs", nil, hang, answerTime},
+		{"release hangs", nil, hang, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				stuck = make(chan struct{})
 				b := newBackend()
 				p := b.process()
 				p.onSet, p.onRelease = tc.set, tc.release
-				l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
-				got := <-goLoad(t.Context(), l, "k")
-				require.NoError(t, got.err)
-				require.Equal(t, "fresh", got.v)
-				require.LessOrEqual(t, got.took, tc.within)
-				if tc.set != nil {
+				l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+				cs := []<-chan loaded{goLoad(t.Context(), l, "k"), goLoad(context.Background(), l, "k")}
+				for _, c := range cs {
+					require.Equal(t, loaded{"fresh", nil, time.Second}, <-c)
+				}
+				time.Sleep(tc.within)
+				synctest.Wait()
+				require.NotZero(t, p.count("release"))
+				close(stuck)
+				if tc.release == nil {
 					requireIdle(t, l, b, "k")
 				}
 				time.Sleep(time.Minute) // the release that hangs gives up
+				requireIdle(t, l, b, "k")
 			})
 		})
 	}
+}
+
+// A Set that never returns is one request left behind for its key in each MaxHold, and one probe at a time: not
+// one a load.
+func TestLoadStuckSetIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		stuck := make(chan struct{})
+		p.onSet = func(context.Context) error { <-stuck; return nil }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(10*time.Millisecond, "fresh"))
+		for range 500 { // 55 seconds
+			v, err := l.Load(t.Context(), "k")
+			require.NoError(t, err)
+			require.Equal(t, "fresh", v)
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Equal(t, 1, p.count("set"))
+		close(stuck)
+		requireIdle(t, l, b, "k")
+	})
+}
+
+// A caller that comes while the value is being stored is given it, without a request, but not for longer than a
+// backend may take.
+func TestLoadWhileStoring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onSet = func(context.Context) error { time.Sleep(5 * time.Second); return nil }
+		var loads atomic.Int32
+		l := NewLoader(p.locker(), p.cache(), func(context.Context, string) (string, error) {
+			return fmt.Sprint(loads.Add(1)), nil
+		})
+		require.Equal(t, loaded{"1", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		synctest.Wait()
+		require.Equal(t, []string{"get", "acquire", "get", "set"}, p.all())
+		time.Sleep(defaultOptions.backendTimeout - time.Millisecond)
+		require.Equal(t, loaded{"1", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		require.Equal(t, []string{"get", "acquire", "get", "set"}, without(p.all(), "extend"))
+		time.Sleep(2 * time.Millisecond)
+		require.Equal(t, loaded{"2", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		time.Sleep(time.Minute)
+		requireIdle(t, l, b, "k")
+	})
 }
 
 // Set begins while the lock is held, or not at all, and is cut off when that may end.
@@ -201,7 +255,10 @@ func TestLoadSetEndsWithTheLock(t *testing.T) {
 		got := <-goLoad(t.Context(), l, "k")
 		require.NoError(t, got.err)
 		require.Equal(t, "fresh", got.v)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		require.Equal(t, time.Second, cut)
+		require.True(t, l.cacheBreaker.allows("k"), "that says nothing of the cache")
 		requireIdle(t, l, b, "k")
 	})
 }

@@ -3,8 +3,10 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"net"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +16,11 @@ import (
 	"github.com/golockers/locker"
 )
 
-var errDown = errors.New("connection refused")
+// errDown is what a client says when the server's port is closed.
+var errDown error = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+
+// errAnswered is an answer.
+var errAnswered = errors.New("cannot decode")
 
 // The backend of the locks is down: loads go on without, one at a time for a key, and it is left alone for a while.
 func TestLoadLockDown(t *testing.T) {
@@ -43,6 +49,7 @@ func TestLoadLockDown(t *testing.T) {
 				for _, c := range cs {
 					require.Equal(t, loaded{"fresh", nil, 100 * time.Millisecond}, <-c)
 				}
+				synctest.Wait()
 				require.Equal(t, 1, p.count("source"))
 				require.Equal(t, 1, p.count("acquire"))
 				require.Equal(t, 1, p.count(storing), "the value is cached all the same")
@@ -55,12 +62,16 @@ func TestLoadLockDown(t *testing.T) {
 				require.GreaterOrEqual(t, p.count("acquire"), 5, "the backend is tried again")
 
 				down.Store(false)
-				time.Sleep(coolDown)
+				time.Sleep(defaultOptions.outagePause)
+				_, err := l.Load(t.Context(), "whose load starts the probe")
+				require.NoError(t, err)
+				synctest.Wait()
 				p.reset()
 				for i := range 3 {
 					_, err := l.Load(t.Context(), "up again "+strconv.Itoa(i))
 					require.NoError(t, err)
 				}
+				synctest.Wait()
 				require.Equal(t, 3, p.count("acquire"))
 				require.Equal(t, 3, p.count("set"))
 				time.Sleep(time.Minute) // until the clean-ups of failed attempts have given up
@@ -70,38 +81,41 @@ func TestLoadLockDown(t *testing.T) {
 	}
 }
 
-// The backend hangs when the value is there and stored: that is no reason to wait for longer than for any answer.
+// The backend hangs when the value is there: no caller waits for the release.
 func TestLoadReleaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
 		p := b.process()
 		p.onExtend, p.onRelease = hang, hang
 		l := NewLoader(p.locker(), p.cache(), p.slowly(10*time.Millisecond, "fresh"))
-		require.Equal(t, loaded{"fresh", nil, 10*time.Millisecond + answerTime}, <-goLoad(t.Context(), l, "k"))
+		require.Equal(t, loaded{"fresh", nil, 10 * time.Millisecond}, <-goLoad(t.Context(), l, "k"))
+		synctest.Wait()
 		stored, _ := b.get("k")
 		require.Equal(t, "fresh", stored)
-		synctest.Wait()
-		require.Equal(t, 2, p.count("release"), "it is tried once more, behind the caller's back")
+		require.Equal(t, 1, p.count("release"))
 		time.Sleep(time.Minute)
+		require.Equal(t, 2, p.count("release"), "it is tried once more")
+		requireIdle(t, l, b, "k")
 	})
 }
 
-// The backend hangs: the first caller for a key pays for it, and no more than answerTime.
+// The backend of the locks hangs: one backend timeout after that no caller waits for it any more.
 func TestLoadLockHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
 		p := b.process()
 		p.onAcquire = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
-		require.Equal(t, loaded{"fresh", nil, answerTime}, <-goLoad(t.Context(), l, "k"))
+		require.Equal(t, loaded{"fresh", nil, defaultOptions.backendTimeout}, <-goLoad(t.Context(), l, "k"))
 		b.remove("k")
 		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
-		require.Equal(t, loaded{"fresh", nil, answerTime}, <-goLoad(t.Context(), l, "k2"))
-		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k3"), "two keys, so it is the backend")
-		time.Sleep(coolDown)
-		tries, goesOn := goLoad(t.Context(), l, "k4"), goLoad(t.Context(), l, "k5")
-		a, c := <-tries, <-goesOn
-		require.Equal(t, answerTime, a.took+c.took, "one of them tries again")
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k2"))
+		require.Equal(t, 1, p.count("acquire"))
+		time.Sleep(defaultOptions.outagePause)
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k4"))
+		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k5"))
+		synctest.Wait()
+		require.Equal(t, 2, p.count("acquire"), "one probe, for which no caller waits")
 		time.Sleep(time.Minute)
 	})
 }
@@ -123,8 +137,8 @@ func TestLoadLockDownForget(t *testing.T) {
 	})
 }
 
-// The backend is killed while a load is under way: all callers get a value, and each process loads once
-// more at most.
+// The backend is killed while a load is under way: all callers get a value, and each process loads no
+// more than once.
 func TestLoadLockKilledInTheMiddle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const processes = 8
@@ -199,9 +213,9 @@ func TestLoadFailClosed(t *testing.T) {
 		l = NewLoader(q.locker(), q.cache(), q.slowly(0, "must not load"), WithFailClosed())
 		v, err := l.Load(t.Context(), "k")
 		require.ErrorIs(t, err, errDown)
-		require.EqualError(t, err, `singleflight: load "k": read the cache: connection refused`)
+		require.EqualError(t, err, `singleflight: load "k": read the cache: dial tcp: connection refused`)
 		_, err = l.Load(t.Context(), "k")
-		require.EqualError(t, err, `singleflight: load "k": not asked so soon after it failed: read the cache: connection refused`)
+		require.EqualError(t, err, `singleflight: load "k": read the cache: not asked so soon after it failed: dial tcp: connection refused`)
 		require.Empty(t, v, "what comes with an error is not a value")
 		require.Zero(t, p.count("source")+q.count("source"))
 
@@ -216,6 +230,7 @@ func TestLoadFailClosed(t *testing.T) {
 		l = NewLoader(r.locker(), r.cache(), r.slowly(0, "must not load"), WithFailClosed())
 		_, err = l.Load(t.Context(), "k2")
 		require.ErrorIs(t, err, errDown)
+		synctest.Wait()
 		require.Equal(t, []string{"get", "acquire", "get", "release"}, r.all())
 		time.Sleep(time.Minute)
 		requireIdle(t, l, b, "k2")
@@ -233,41 +248,39 @@ func TestLoadFailClosed(t *testing.T) {
 	})
 }
 
-// Callers who leave while a backend is asked say nothing about that backend.
-func TestLoadCancellationIsNoOutage(t *testing.T) {
+// A backend that takes longer than its callers wait, but not long, is not down: the load goes on, with the lock.
+func TestLoadSlowBackendIsNoOutage(t *testing.T) {
 	for _, where := range []string{"get", "acquire"} {
 		t.Run(where, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBackend()
 				p := b.process()
-				var hang atomic.Bool
-				hang.Store(true)
-				hook := func(ctx context.Context, _ string) error {
-					if hang.Load() {
-						<-ctx.Done()
+				slow := func(ctx context.Context, _ string) error {
+					select {
+					case <-time.After(300 * time.Millisecond):
+						return nil
+					case <-ctx.Done():
 						return ctx.Err()
 					}
-					return nil
 				}
 				if where == "get" {
-					p.onGet = hook
+					p.onGet = slow
 				} else {
-					p.onAcquire = hook
+					p.onAcquire = slow
 				}
 				l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
 				got := <-goLoad(ctx, l, "k")
-				require.Equal(t, loaded{"", context.DeadlineExceeded, time.Second}, got)
-				require.Zero(t, p.count("source"))
-
-				hang.Store(false)
+				require.Equal(t, loaded{"", context.DeadlineExceeded, 100 * time.Millisecond}, got)
+				time.Sleep(time.Second)
+				want := []string{"get", "acquire", "get", "source", "set", "release"}
+				require.Equal(t, want, p.all())
 				p.reset()
-				require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
-				require.Equal(t, 1, p.count("acquire"))
-				require.Equal(t, 2, p.count("get"))
-				require.Equal(t, 1, p.count("set"))
-				time.Sleep(time.Minute) // until the clean-up of the first attempt has given up
+				require.NoError(t, (<-goLoad(t.Context(), l, "k2")).err)
+				synctest.Wait()
+				require.Equal(t, want, p.all())
+				requireIdle(t, l, b, "k")
 			})
 		})
 	}
@@ -297,7 +310,7 @@ func TestLoadCacheDown(t *testing.T) {
 		for _, c := range cs {
 			require.Equal(t, loaded{"fresh", nil, 100 * time.Millisecond}, <-c)
 		}
-		require.Equal(t, []string{"get", "source", "set"}, p.all())
+		require.Equal(t, []string{"get", "source"}, p.all(), "what does not answer is not asked to store")
 		for i := range 50 { // five seconds
 			_, err := l.Load(t.Context(), strconv.Itoa(i))
 			require.NoError(t, err)
@@ -313,7 +326,7 @@ func TestLoadCacheHangs(t *testing.T) {
 		p := b.process()
 		p.onGet = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
-		require.Equal(t, loaded{"fresh", nil, answerTime}, <-goLoad(t.Context(), l, "k"))
+		require.Equal(t, loaded{"fresh", nil, defaultOptions.backendTimeout}, <-goLoad(t.Context(), l, "k"))
 		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
 		require.Zero(t, p.count("set"), "what does not answer is not asked again")
 	})
@@ -327,7 +340,7 @@ func TestLoadRepairsDamagedEntry(t *testing.T) {
 		b.set("k", "damaged")
 		p.onGet = func(_ context.Context, key string) error {
 			if v, _ := b.get(key); v == "damaged" {
-				return errors.New("cannot decode")
+				return errAnswered
 			}
 			return nil
 		}
@@ -335,6 +348,7 @@ func TestLoadRepairsDamagedEntry(t *testing.T) {
 		v, err := l.Load(t.Context(), "k")
 		require.NoError(t, err)
 		require.Equal(t, "fresh", v)
+		synctest.Wait()
 		stored, _ := b.get("k")
 		require.Equal(t, "fresh", stored)
 
@@ -353,7 +367,7 @@ func TestLoadCacheFailsUnderTheLock(t *testing.T) {
 		p := b.process()
 		p.onGet = func(context.Context, string) error {
 			if p.count("get") == 2 {
-				return errDown
+				return errAnswered
 			}
 			return nil
 		}
@@ -361,45 +375,8 @@ func TestLoadCacheFailsUnderTheLock(t *testing.T) {
 		v, err := l.Load(t.Context(), "k")
 		require.NoError(t, err)
 		require.Equal(t, "fresh", v)
+		synctest.Wait()
 		require.Equal(t, []string{"get", "acquire", "get", "source", "set", "release"}, p.all())
 		requireIdle(t, l, b, "k")
-	})
-}
-
-func TestOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var o outage
-		require.NoError(t, o.during("a"))
-		o.failed("a", errDown)
-		require.ErrorIs(t, o.during("a"), errDown)
-		require.NoError(t, o.during("b"), "one key alone")
-		o.succeeded()
-		require.ErrorIs(t, o.during("a"), errDown, "a success of another key does not repair this one")
-		o.failed("b", errDown)
-		require.NoError(t, o.during("c"), "two keys, with a success in between")
-		o.failed("c", errDown)
-		require.ErrorIs(t, o.during("d"), errDown, "two keys in a row")
-
-		time.Sleep(coolDown)
-		require.NoError(t, o.during("d"), "one tries")
-		require.ErrorIs(t, o.during("e"), errDown, "the others do not")
-		o.failed("d", errDown)
-		time.Sleep(coolDown / 2)
-		require.ErrorIs(t, o.during("d"), errDown)
-		time.Sleep(coolDown / 2)
-		require.NoError(t, o.during("e"))
-		o.succeeded()
-		require.NoError(t, o.during("f"))
-		require.NoError(t, o.during("a"))
-
-		o.failed("a", errDown)
-		o.repaired("b")
-		require.Error(t, o.during("a"))
-		o.repaired("a")
-		require.NoError(t, o.during("a"))
-
-		o.failed("a", errDown)
-		time.Sleep(coolDown)
-		require.NoError(t, o.during("a"))
 	})
 }

@@ -3,6 +3,8 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +30,7 @@ func TestStale(t *testing.T) {
 		var sources, acquires int
 		for range 100 { // for nearly a second
 			for i, l := range ls {
-				// The refresh is nobody's: a caller that leaves does not end it.
+				// The refresh belongs to no caller: one that leaves does not end it.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				require.Equal(t, loaded{"stale", nil, 0}, <-goLoad(ctx, l, "k"), i)
 				cancel()
@@ -49,7 +51,7 @@ func TestStale(t *testing.T) {
 	})
 }
 
-// The callers who were served may have left before the refresh has begun.
+// The callers that were served may have left before the refresh has begun.
 func TestStaleRefreshGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -71,6 +73,7 @@ func TestStaleNone(t *testing.T) {
 		p := b.process()
 		l := NewLoader(p.locker(), p.staleCache(), p.slowly(time.Second, "fresh"))
 		require.Equal(t, loaded{"fresh", nil, time.Second}, <-goLoad(t.Context(), l, "k"))
+		synctest.Wait()
 		require.Equal(t, []string{"get", "stale", "acquire", "get", "source", "set", "release"}, p.all())
 	})
 }
@@ -79,9 +82,10 @@ func TestStaleFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
 		p := b.process()
-		p.onStale = func(context.Context) error { return errDown }
+		p.onStale = func(context.Context) error { return errAnswered }
 		l := NewLoader(p.locker(), p.staleCache(), p.slowly(0, "fresh"))
 		require.Equal(t, loaded{"fresh", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		synctest.Wait()
 		require.Equal(t, []string{"get", "stale", "source", "set"}, p.all())
 
 		q := b.process()
@@ -89,11 +93,11 @@ func TestStaleFails(t *testing.T) {
 		b.remove("k")
 		l = NewLoader(q.locker(), q.staleCache(), q.slowly(0, "fresh"), WithFailClosed())
 		_, err := l.Load(t.Context(), "k")
-		require.ErrorIs(t, err, errDown)
+		require.ErrorIs(t, err, errAnswered)
 	})
 }
 
-// Somebody refreshed it between the read and the lock.
+// Another process refreshed it between the read and the lock.
 func TestStaleRefreshedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -203,5 +207,63 @@ func TestStaleEnds(t *testing.T) {
 		requireIdle(t, l, b, "k")
 		_, err := locker.TryLock(t.Context(), b.locks, "k", time.Second)
 		require.NoError(t, err)
+	})
+}
+
+// A process refreshes no more than so many keys at once, and serves the others stale.
+func TestStaleRefreshesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 20_000
+		b := newBackend()
+		for i := range keys {
+			b.stale[strconv.Itoa(i)] = "stale"
+		}
+		p := b.process()
+		var running, most atomic.Int32
+		l := NewLoader(p.locker(), p.staleCache(), func(context.Context, string) (string, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(time.Second)
+			return "fresh", nil
+		})
+		for i := range keys {
+			v, err := l.Load(t.Context(), strconv.Itoa(i))
+			require.NoError(t, err)
+			require.Equal(t, "stale", v)
+		}
+		synctest.Wait()
+		require.EqualValues(t, 64, running.Load())
+		time.Sleep(2 * time.Second)
+		for i := range keys {
+			_, err := l.Load(t.Context(), strconv.Itoa(i))
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 64, most.Load())
+		b.mu.Lock()
+		require.Len(t, b.values, 128)
+		b.mu.Unlock()
+		requireIdle(t, l, b, "0")
+	})
+}
+
+// The context of a refresh ends after MaxHold.
+func TestStaleRefreshContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		b.stale["k"] = "stale"
+		p := b.process()
+		start := time.Now()
+		var ended time.Duration
+		l := NewLoader(p.locker(), p.staleCache(), func(ctx context.Context, _ string) (string, error) {
+			<-ctx.Done()
+			ended = time.Since(start)
+			return "", ctx.Err()
+		}, WithMaxHold(10*time.Second))
+		require.Equal(t, "stale", (<-goLoad(t.Context(), l, "k")).v)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 10*time.Second, ended)
+		requireIdle(t, l, b, "k")
 	})
 }

@@ -4,9 +4,9 @@ import (
 	"fmt"
 )
 
-// PanicError is what the callers of [Group.Do] and [Loader.Load] get who wait for a function that panics,
-// other than the caller whose function it is, which panics itself. Where Value is an error,
-// [errors.Is] and [errors.As] see it.
+// PanicError is the error of [Group.Do] and [Loader.Load] for callers that waited for a function that
+// panicked, except the caller whose function it is: that one panics itself. If Value is an error,
+// [errors.Is] and [errors.As] find it.
 type PanicError struct {
 	Value any    // what the function panicked with
 	Stack []byte // where, as [debug.Stack] formats it
@@ -14,7 +14,7 @@ type PanicError struct {
 	key string
 }
 
-// Error returns a text of several lines, which includes the stack.
+// Error returns several lines, which include the stack.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("singleflight: the call for %.64q panicked: %v\n\n%s", e.key, e.Value, e.Stack)
 }
@@ -25,14 +25,14 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// exitError says that fn called runtime.Goexit, perhaps through testing.T.FailNow.
+// exitError is the error of a call whose fn called runtime.Goexit, perhaps through testing.T.FailNow.
 type exitError struct{ key string }
 
 func (e *exitError) Error() string {
 	return fmt.Sprintf("singleflight: the call for %.64q ended its goroutine (runtime.Goexit)", e.key)
 }
 
-// reentryError says that fn waits for itself.
+// reentryError is the error of a call that would wait for itself.
 type reentryError struct{ key string }
 
 func (e *reentryError) Error() string {

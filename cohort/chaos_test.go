@@ -1,4 +1,4 @@
-package singleflight_test
+package cohort_test
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
-	"github.com/golockers/locker/singleflight"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -38,7 +38,7 @@ func chaosTime(t *testing.T) time.Duration {
 
 // A storm of random cancellations on real backends: no grant is lost, there are never two holders, and
 // nothing is left in the end.
-func TestLockerChaos(t *testing.T) {
+func TestChaos(t *testing.T) {
 	inProcess := memory.New()
 	for name, process := range map[string]func(tb testing.TB) func() locker.Locker{
 		"memory": func(testing.TB) func() locker.Locker { return func() locker.Locker { return inProcess } },
@@ -84,10 +84,10 @@ func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	var inside, served, gaveUp, waits atomic.Int64
-	var lockers []*singleflight.Locker
+	var lockers []*cohort.Locker
 	var wg sync.WaitGroup
 	for range processes {
-		l := singleflight.NewLocker(process(), singleflight.WithMaxTenure(5*time.Millisecond))
+		l := cohort.New(process(), cohort.WithMaxTenure(5*time.Millisecond))
 		lockers = append(lockers, l)
 		for i := range goroutines {
 			patient := i == 0 // is never cancelled, so it must be served, however much the others are
@@ -133,7 +133,7 @@ func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
 
 	assert.Eventually(t, func() bool {
 		for _, l := range lockers {
-			if singleflight.Waiting(l) > 0 {
+			if cohort.Entries(l) > 0 {
 				return false
 			}
 		}

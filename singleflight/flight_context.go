@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A flight is the context of its fn: it has the values of the first caller's, no deadline, and ends when
-// everybody has left. What makes it end exists only once somebody asks for it, so that a call whose fn does
-// not is cheap. It is never ended otherwise: what fn returns may go on using it.
+// A flight is the context of its fn: it has the values of the first caller's, no deadline, and ends when the
+// flight is abandoned. What makes it end is created on first use, so that a call whose fn does not look is
+// cheap. It does not end when fn returns: what fn returned may go on using it.
 //
-// It answers to its Group as a key, for the sake of Group.within.
+// Its Value returns the flight itself for its Group as a key, which is how Group.within finds it.
 
-// ending is what a flight that can end delegates to: a context of package context, which derived contexts
-// know how to hang on to without a goroutine.
+// ending is what a flight that can end delegates to: a context of package context, to which derived contexts
+// attach themselves without a goroutine.
 type ending struct {
 	context.Context
 	cancel context.CancelFunc
@@ -27,7 +27,7 @@ func (f *flight[V]) end() *ending {
 	e := new(ending)
 	e.Context, e.cancel = context.WithCancel((*inherited[V])(f))
 	if !f.ending.CompareAndSwap(nil, e) {
-		return f.ending.Load() // e hangs on to nothing, as its parent cannot end
+		return f.ending.Load() // e is attached to nothing, as its parent cannot end
 	}
 	return e
 }
@@ -53,17 +53,17 @@ func (f *flight[V]) Value(key any) any {
 	case key == any(f.group):
 		return f
 	case f.canEnd:
-		// Package context looks for the nearest context that can end in this way: that must not be
+		// This is how package context looks for the nearest context that can end, which must not be
 		// the first caller's.
 		return f.end().Value(key)
 	}
 	return f.first.Value(key)
 }
 
-// String keeps package fmt, which a context is sometimes given to, from reading the fields.
+// String keeps package fmt, which contexts are sometimes passed to, from reading the fields.
 func (f *flight[V]) String() string { return "singleflight " + strconv.Quote(f.key) }
 
-// inherited is what the context of a flight has from the first caller's: the values alone.
+// inherited is what a flight's context has of the first caller's: the values alone.
 type inherited[V any] flight[V]
 
 func (c *inherited[V]) Deadline() (deadline time.Time, ok bool) { return }

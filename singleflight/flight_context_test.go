@@ -106,7 +106,7 @@ func TestContextOfFnIsItsOwn(t *testing.T) {
 	})
 }
 
-// All who ask at once for what ends the context get the same.
+// Concurrent calls of end return the same ending.
 func TestContextOfFnAskedAtOnce(t *testing.T) {
 	for range 20_000 {
 		f := &flight[int]{first: context.Background(), canEnd: true}

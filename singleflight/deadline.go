@@ -3,19 +3,23 @@ package singleflight
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// deadlineContext is what context.WithDeadline gives, but without a timer until somebody asks for Done. Most
-// Loads are one read of the cache, and neither a cache in memory nor a client that minds the deadline
-// alone asks. (A timer that is started on one goroutine after the other was measured to cost six times as
-// much as all the rest of such a Load.)
+// deadlineContext is what context.WithDeadline returns, but without a timer until Done is called. Most Loads
+// are one read of the cache, and neither a cache in memory nor a client that only looks at the deadline calls
+// Done. (A timer that is started on one goroutine after the other was measured to cost six times as much as
+// all the rest of such a Load.)
 type deadlineContext struct {
-	parent   context.Context // without a deadline of its own
+	parent   context.Context // its deadline is not before this one's
 	deadline time.Time
 
+	asked   *breaker    // the backend that the request with this context is to, if any
+	guarded atomic.Bool // see Loader.gaveUp
+
 	mu    sync.Mutex
-	timed context.Context // made by the first Done; then it answers everything
+	timed context.Context // made by the first Done, and from then on the one to ask
 	stop  context.CancelFunc
 	over  bool // cancel was called
 }
@@ -33,6 +37,13 @@ func (c *deadlineContext) cancel() {
 	}
 }
 
+// isOver reports whether cancel was called.
+func (c *deadlineContext) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
 func (c *deadlineContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 func (c *deadlineContext) Done() <-chan struct{} {
@@ -40,7 +51,7 @@ func (c *deadlineContext) Done() <-chan struct{} {
 	defer c.mu.Unlock()
 	switch {
 	case c.timed != nil:
-	case c.over: // and stays so when the deadline has passed as well
+	case c.over: // and this remains the reason when the deadline has passed
 		c.timed, c.stop = context.WithCancel(c.parent)
 		c.stop()
 	default:
@@ -69,7 +80,7 @@ func (c *deadlineContext) Value(key any) any {
 	c.mu.Lock()
 	ctx := c.parent
 	if c.timed != nil {
-		ctx = c.timed // contexts derived from c find it this way, and need no goroutine
+		ctx = c.timed // contexts derived from c find it this way and need no goroutine
 	}
 	c.mu.Unlock()
 	return ctx.Value(key)

@@ -1,0 +1,317 @@
+// Package cohort lets the goroutines of a process share one place among the contenders for a lock.
+//
+// A [Locker] wraps any other. It keeps a queue for each key, sends one contender to the backend for
+// all the waiters of this process, and hands the lock from one to the next without a request. Many
+// goroutines that want the same lock then cost the backend hardly more than one. The idea is lock
+// cohorting (Dice, Marathe and Shavit, PPoPP 2012).
+//
+//	locks := cohort.New(redisv9.New(client))
+//	err := locker.Do(ctx, locks, "invoice/42", 30*time.Second, work)
+//
+// Use it where many goroutines of each process contend for the same keys. Where each caller could use the
+// result of another, package singleflight saves the work itself.
+package cohort
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"hash/maphash"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+var (
+	_ locker.Watcher = (*Locker)(nil)
+	_ locker.Waiter  = (*Locker)(nil)
+	_ locker.Fencer  = (*Locker)(nil)
+)
+
+const (
+	defaultMaxHandoffs = 100_000
+	defaultMaxTenure   = 50 * time.Millisecond
+)
+
+// Locker is a [locker.Locker] over another one. It is first come, first served among the waiters of this
+// process, and each process gets its turn, see [WithMaxTenure]. It works over every Locker: a
+// Waiter, a Watcher or neither.
+//
+// The wrapped lock is always held under a private token. A lease can therefore be extended, released and
+// resumed only through the Locker that granted it: [locker.Resume] in another process returns
+// [locker.ErrNotHeld]. A caller that finds no others waiting takes the wrapped lock for exactly its
+// ttl; when others wait it is taken for MaxTenure longer, so a process that dies blocks others for
+// up to ttl + MaxTenure.
+//
+// While another goroutine of this process holds the lock or waits for it, [locker.TryLock] is refused without
+// a request.
+//
+// A key costs memory while it is held or waited for, and up to five seconds longer when its holder vanishes.
+// After a request without an answer the Locker remembers the caller's token until the lock must have expired,
+// so that a Release with it reaches the backend. It remembers between 256 and 8,192 of these.
+// Beyond that it forgets the oldest, and while such a lock may last, operations with unknown tokens
+// return an error.
+type Locker struct {
+	inner locker.Locker
+	options
+
+	id      string        // part of every private token, and no other Locker's
+	tenures atomic.Uint64 // numbers the private tokens
+
+	seed   maphash.Seed
+	shards [shardCount]shard
+}
+
+// Option adjusts a [Locker].
+type Option func(*options)
+
+type options struct {
+	maxHandoffs int
+	maxTenure   time.Duration
+}
+
+// WithMaxHandoffs limits how many times in a row the lock is handed on inside this process before other
+// processes get their turn. The default, 100,000, leaves it to [WithMaxTenure]. With n <= 0 the lock is never
+// handed on.
+func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = max(n, 0) } }
+
+// WithMaxTenure limits how long this process hands the lock on internally before other processes
+// get their turn. The last holder keeps it for as long as its ttl allows. The default is 50 ms. A
+// longer tenure saves requests and costs other processes latency; a process that dies may block
+// them for this much longer than its ttl. With d <= 0 the lock is never handed on.
+//
+// A backend that keeps no queue is left alone for a moment after each tenure, so that other processes can win
+// the lock. While none does, up to seven such pauses in a row are skipped: a process that comes
+// then may wait for eight tenures.
+func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenure = max(d, 0) } }
+
+// New returns a Locker over l. It need not be closed. If l is nil, every operation fails.
+func New(l locker.Locker, opts ...Option) *Locker {
+	c := &Locker{
+		inner:   l,
+		options: options{maxHandoffs: defaultMaxHandoffs, maxTenure: defaultMaxTenure},
+		id:      rand.Text(),
+		seed:    maphash.MakeSeed(),
+	}
+	for _, opt := range opts {
+		opt(&c.options)
+	}
+	return c
+}
+
+// Acquire makes one attempt. It is refused without a request while another caller of this process holds the
+// lock or waits for it.
+func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := l.check(ctx); err != nil {
+		return false, err
+	}
+	_, acquired, err := l.acquire(ctx, key, token, ttl)
+	return acquired, err
+}
+
+func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Duration) (time.Time, bool, error) {
+	s := l.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		r := s.record(l, key)
+		t := r.find(token, time.Now())
+		switch {
+		case t == nil && r.busy():
+			return time.Time{}, false, nil
+		case t == nil:
+			t = &tenure{record: r, token: l.privateToken(token), holder: token, values: ctx}
+			r.claim(t)
+		case t.requesting:
+			if err := s.awaitTurnLocked(ctx, t); err != nil {
+				return time.Time{}, false, err
+			}
+			continue
+		case t.releasing:
+			return time.Time{}, false, errReleasing
+		}
+		acquired, err := l.requestLocked(ctx, t, true, ttl)
+		if err != nil || !acquired {
+			return time.Time{}, false, err
+		}
+		return t.expires, true, nil
+	}
+}
+
+// Extend replaces the remaining time of a lock that token holds. It takes no request when the backend's lock
+// lasts long enough already. After an extension without an answer a longer one is an error until the lock is
+// released: the first may yet arrive and shorten the lock.
+func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := l.check(ctx); err != nil {
+		return false, err
+	}
+	s := l.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		now := time.Now()
+		t := s.find(key, token, now)
+		switch {
+		case t == nil:
+			return false, s.unknown(now)
+		case t.lasts(now, ttl, l.maxTenure):
+			t.expires = now.Add(ttl)
+			l.watch(t, now)
+			return true, nil
+		case t.requesting:
+			if err := s.awaitTurnLocked(ctx, t); err != nil {
+				return false, err
+			}
+			continue
+		}
+		return l.requestLocked(ctx, t, false, ttl)
+	}
+}
+
+// Release frees a lock that token holds, or passes it to the next of this process's waiters,
+// usually without a request. After an error Release may be repeated.
+func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
+	if err := l.check(ctx); err != nil {
+		return false, err
+	}
+	s := l.shard(key)
+	s.mu.Lock()
+	now := time.Now()
+	t := s.find(key, token, now)
+	switch {
+	case t == nil:
+		defer s.mu.Unlock()
+		return false, s.unknown(now)
+	case t == t.record.tenure:
+		defer s.mu.Unlock()
+		return l.handoffLocked(ctx, t, token, now)
+	}
+	s.mu.Unlock()
+
+	released, err := l.inner.Release(ctx, key, t.token)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// An Acquire without an answer may yet arrive and take the lock, so it has to be released again then.
+	if err == nil && (released || t.releasing) {
+		t.record.forget(t)
+	}
+	return released, err
+}
+
+// Wait takes the lock of key, behind this process's earlier waiters. The first of them waits on the
+// wrapped Locker in the best way that it offers. If the backend fails, all of them get its error.
+func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if err := l.check(ctx); err != nil {
+		return time.Time{}, err
+	}
+	s := l.shard(key)
+	s.mu.Lock()
+	r := s.record(l, key)
+	if r.find(token, time.Time{}) != nil { // it holds the lock, or may hold it, or has held it
+		s.mu.Unlock()
+		if deadline, acquired, err := l.acquire(ctx, key, token, ttl); acquired || err != nil {
+			return deadline, err
+		}
+		s.mu.Lock()
+		r = s.record(l, key)
+	}
+	if r.first == nil && r.idle() {
+		r.driving, r.rest = true, r.nextRest()
+		s.mu.Unlock()
+		return l.driveInline(ctx, r, token, ttl)
+	}
+	w := &waiter{ctx: ctx, token: token, ttl: ttl, told: make(chan struct{}, 1)}
+	r.push(w)
+	if t := r.tenure; t != nil && t.holder != "" && t.timer == nil {
+		l.watch(t, time.Now())
+	}
+	s.mu.Unlock()
+
+	select {
+	case <-w.told:
+		switch {
+		case w.err != nil:
+			return time.Time{}, w.err
+		case ctx.Err() == nil: // a cancelled waiter takes nothing
+			return w.deadline, nil
+		}
+	case <-ctx.Done():
+	}
+	l.leave(r, w)
+	return time.Time{}, leftQueue(ctx)
+}
+
+// Watch calls the wrapped Locker's Watch. A handoff inside this process wakes no watcher, since the
+// lock does not become free.
+func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := l.check(ctx); err != nil {
+		return nil, err
+	}
+	if w, ok := l.inner.(locker.Watcher); ok {
+		return w.Watch(ctx, key)
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// Fence calls the wrapped Locker's Fence.
+func (l *Locker) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	if err := l.check(ctx); err != nil {
+		return 0, false, err
+	}
+	f, ok := l.inner.(locker.Fencer)
+	if !ok {
+		return 0, false, errors.ErrUnsupported
+	}
+	s := l.shard(key)
+	s.mu.Lock()
+	now := time.Now()
+	t := s.find(key, token, now)
+	if t == nil {
+		defer s.mu.Unlock()
+		return 0, false, s.unknown(now)
+	}
+	held := t == t.record.tenure
+	s.mu.Unlock()
+
+	n, ok, err := f.Fence(ctx, key, t.token)
+	if err != nil || !held {
+		return n, ok, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The number counts only if token still holds the lock now: a later holder mints later.
+	holds := t.record.tenure == t && t.heldBy(token, time.Now())
+	if !ok {
+		t.record.lose(t)
+	}
+	return n, ok && holds, nil
+}
+
+var (
+	errReleasing = errors.New("cohort: a release with this token has had no answer")
+	errForgotten = errors.New("cohort: too many unanswered requests to know what this token holds")
+	errShortened = errors.New("cohort: an earlier request with a shorter ttl has had no answer and may yet arrive")
+	errOvertaken = errors.New("cohort: the lock expired or was released before the answer")
+	errNoReturn  = errors.New("cohort: the wrapped Locker did not return")
+)
+
+func (l *Locker) check(ctx context.Context) error {
+	if l == nil || l.inner == nil {
+		return errors.New("cohort: nil Locker")
+	}
+	return ctx.Err()
+}
+
+// privateToken returns a token for a tenure that is taken for caller. It begins with the caller's, so that the
+// backend's own tools show for whom the lock was taken.
+func (l *Locker) privateToken(caller string) string {
+	b := make([]byte, 0, 96)
+	b = append(b, caller[:min(len(caller), 900)]...)
+	b = append(b, '~')
+	b = append(b, l.id...)
+	b = strconv.AppendUint(b, l.tenures.Add(1), 36)
+	return string(b)
+}

@@ -1,0 +1,342 @@
+package cohort
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+const (
+	shardCount = 32
+	maxDoubts  = 256 // requests without an answer that a shard remembers
+	sweepEvery = 5 * time.Second
+	minPeak    = 64 // below this a map is not worth replacing
+)
+
+// shard has the records of a part of the keys. Its mutex guards all that belongs to them and is never held
+// during a request: a function that lets go of it in between has a name that ends in Locked.
+type shard struct {
+	mu       sync.Mutex
+	records  map[string]*record
+	peak     int       // the most records that the map has had: it does not shrink by itself
+	sweeping bool      // a timer for the next sweep is set
+	doubts   list.List // of *tenure, the oldest first
+	forgot   time.Time // until then a tenure that was dropped from doubts may hold a lock
+
+	_ [40]byte // keeps the mutexes of two shards out of one cache line
+}
+
+// record is what this process does for a key. It exists as long as anything of that lasts, and the queue is
+// served as long as it exists: by the holder of the tenure, by a drive, or by an Acquire under way, each of
+// which calls settle when it ends.
+type record struct {
+	locker *Locker
+	shard  *shard
+	key    string
+
+	first, last *waiter // the queue
+	tenure      *tenure // the lock is held and handed on under this one
+	claims      *tenure // a list: they may hold the lock, see tenure.doubt
+	acquiring   int     // Acquires of claims under way
+	requesting  int     // these, and all other Acquires and Extends under way
+	givingUp    int     // Releases of tenures under way
+
+	driving   bool               // a drive is under way
+	abandon   context.CancelFunc // ends it; nil if a caller drives
+	abandoned bool               // it was ended, since nobody waits any more
+
+	turns
+}
+
+func (l *Locker) shard(key string) *shard {
+	return &l.shards[maphash.String(l.seed, key)%shardCount]
+}
+
+// record returns the record of key, which it makes if need be.
+func (s *shard) record(l *Locker, key string) *record {
+	r := s.records[key]
+	if r != nil && r.tenure != nil && r.first == nil {
+		r.expire(time.Now())
+		r = s.records[key]
+	}
+	if r == nil {
+		if s.records == nil {
+			s.records = make(map[string]*record)
+		}
+		r = &record{locker: l, shard: s, key: key}
+		s.records[key] = r
+		s.peak = max(s.peak, len(s.records))
+	}
+	return r
+}
+
+// drop removes r, and replaces the map when little is left of what it once had.
+func (s *shard) drop(r *record) {
+	if s.records[r.key] != r {
+		return
+	}
+	delete(s.records, r.key)
+	if n := len(s.records); s.peak > minPeak && n < s.peak/8 {
+		left := make(map[string]*record, n)
+		maps.Copy(left, s.records)
+		s.records, s.peak = left, n
+	}
+}
+
+// find returns what token holds, or may hold.
+func (s *shard) find(key, token string, now time.Time) *tenure {
+	if r := s.records[key]; r != nil {
+		return r.find(token, now)
+	}
+	return nil
+}
+
+// unknown is the error for a token that find does not know: nil, unless it may have been forgotten.
+func (s *shard) unknown(now time.Time) error {
+	if now.Before(s.forgot) {
+		return errForgotten
+	}
+	return nil
+}
+
+// sweep drops the tenures that have expired and have no timer of their own.
+func (s *shard) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweeping = false
+	now := time.Now()
+	for _, r := range s.records {
+		r.expire(now)
+		if r.tenure != nil && r.tenure.timer == nil {
+			s.sweepLater()
+		}
+	}
+}
+
+func (s *shard) sweepLater() {
+	if !s.sweeping {
+		s.sweeping = true
+		time.AfterFunc(sweepEvery, s.sweep)
+	}
+}
+
+func (r *record) find(token string, now time.Time) *tenure {
+	if t := r.tenure; t != nil && t.heldBy(token, now) {
+		return t
+	}
+	for t := r.claims; t != nil; t = t.next {
+		if t.holder == token {
+			return t
+		}
+	}
+	return nil
+}
+
+// busy reports whether a caller of this process has the lock, waits for it, or hands it on.
+func (r *record) busy() bool {
+	return r.first != nil || r.tenure != nil || r.givingUp > 0 || r.driving && !r.abandoned
+}
+
+// idle reports whether nothing is under way that will serve the queue.
+func (r *record) idle() bool {
+	return !r.driving && r.tenure == nil && r.givingUp == 0 && r.acquiring == 0
+}
+
+// settle is called whenever something that serves the queue has ended.
+func (r *record) settle() {
+	switch {
+	case !r.idle():
+	case r.first != nil:
+		r.drive()
+	case r.claims == nil && r.requesting == 0:
+		r.shard.drop(r)
+	}
+}
+
+// install makes t, which the backend holds until t.until, the tenure. It needs a t.holder or a waiter.
+func (r *record) install(t *tenure) {
+	if t.claimed {
+		r.unclaim(t)
+	}
+	if r.tenure != nil { // the backend has lost that one, or else it would not have granted t
+		r.tenure.stopTimer()
+	}
+	r.tenure = t
+	if t.holder == "" {
+		return
+	}
+	if r.first != nil || t.expires.Before(t.until) {
+		r.locker.watch(t, time.Now())
+	} else {
+		r.shard.sweepLater()
+	}
+}
+
+// lose ends a tenure of which the backend says that it has no lock, or whose time is up there.
+func (r *record) lose(t *tenure) {
+	if r.tenure == t {
+		t.stopTimer()
+		r.tenure = nil
+		r.settle()
+	}
+}
+
+// expire ends a tenure whose holder has vanished, and reports whether it did: when nobody waits for it, the
+// backend's lock has ended as well, and the holder does not extend it just now.
+func (r *record) expire(now time.Time) bool {
+	t := r.tenure
+	if t == nil || t.holder == "" || t.requesting || r.first != nil || now.Before(t.until) {
+		return false
+	}
+	r.lose(t)
+	return true
+}
+
+// claim notes a tenure whose first request is about to be sent.
+func (r *record) claim(t *tenure) {
+	t.claimed = true
+	t.next = r.claims
+	r.claims = t
+}
+
+func (r *record) unclaim(t *tenure) {
+	t.claimed = false
+	if t.doubt != nil {
+		r.shard.doubts.Remove(t.doubt)
+		t.doubt = nil
+		t.stopTimer()
+	}
+	for p := &r.claims; *p != nil; p = &(*p).next {
+		if *p == t {
+			*p, t.next = t.next, nil
+			return
+		}
+	}
+}
+
+// remember keeps a claim that a request without an answer has left in doubt, until the lock must have
+// expired.
+func (r *record) remember(t *tenure) {
+	if !t.claimed {
+		r.claim(t)
+	}
+	if t.doubt == nil {
+		t.doubt = r.shard.doubts.PushBack(t)
+	}
+	t.stopTimer()
+	t.rings = time.Now().Add(t.longest)
+	t.timer = time.AfterFunc(t.longest, func() {
+		r.shard.mu.Lock()
+		defer r.shard.mu.Unlock()
+		switch {
+		case t.doubt == nil || time.Now().Before(t.rings):
+		case t.requesting: // it may be granted the lock, however long that takes
+			t.timer.Reset(max(t.longest, time.Second))
+		default:
+			r.forget(t)
+		}
+	})
+	if s := r.shard; s.doubts.Len() > maxDoubts {
+		oldest := s.doubts.Front().Value.(*tenure)
+		if s.forgot.Before(oldest.rings) {
+			s.forgot = oldest.rings
+		}
+		oldest.record.forget(oldest)
+	}
+}
+
+// forget drops a claim.
+func (r *record) forget(t *tenure) {
+	if t.claimed {
+		r.unclaim(t)
+		r.settle()
+	}
+}
+
+// waiter is one Wait in the queue. It is told exactly once what becomes of it, unless it leaves the queue first.
+type waiter struct {
+	ctx   context.Context
+	token string
+	ttl   time.Duration
+
+	told     chan struct{} // room for one
+	deadline time.Time     // it holds the lock until then
+	err      error         // or the backend failed
+
+	prev, next *waiter
+	left       bool // it is not in the queue any more
+}
+
+func (r *record) push(w *waiter) {
+	w.prev = r.last
+	if r.last != nil {
+		r.last.next = w
+	} else {
+		r.first = w
+	}
+	r.last = w
+}
+
+func (r *record) remove(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		r.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		r.last = w.prev
+	}
+	w.prev, w.next, w.left = nil, nil, true
+}
+
+// tell takes w out of the queue and wakes it, after w.deadline or w.err has been set.
+func (r *record) tell(w *waiter) {
+	r.remove(w)
+	w.told <- struct{}{}
+}
+
+// leave is for a waiter whose context has ended. What it was about to get goes to the next.
+func (l *Locker) leave(r *record, w *waiter) {
+	s := r.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !w.left {
+		r.remove(w)
+		if r.first == nil && r.abandon != nil {
+			r.abandoned = true
+			r.abandon()
+		}
+		return
+	}
+	if t := r.tenure; t != nil && t.heldBy(w.token, time.Now()) {
+		go func() { // it may take a request, for which the caller does not wait
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if r.tenure == t && t.heldBy(w.token, time.Now()) {
+				l.passOnLocked(t)
+			}
+		}()
+	}
+}
+
+// leftQueue is the error of a Wait whose context has ended in the queue.
+func leftQueue(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+}
+
+// cause returns err without what package locker says before it, which its caller is about to say again.
+func cause(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return err
+}

@@ -1,0 +1,131 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// request returns the context of a request to the backend of b that begins now. Its caller cancels it.
+//
+// The deadline is the backend's timeout away, but no more than half of the time that the caller has left, and
+// not less than b's patience: should the backend hang, a caller with a deadline of a second is still in time
+// for the source's value.
+func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *deadlineContext {
+	patience := b.timeout
+	f, _ := ctx.(*flight[V])
+	caller := ctx
+	if f != nil {
+		caller = f.first
+	}
+	end, has := caller.Deadline()
+	if has {
+		patience = min(patience, max(end.Sub(now)/2, b.patience()))
+	}
+	until := now.Add(patience)
+	if f == nil && has && end.Before(until) {
+		until = end
+	}
+	r := withDeadline(ctx, until)
+	r.asked = b
+	if f != nil {
+		f.asking.Store(r)
+	}
+	return r
+}
+
+// gaveUp is for a caller that has left the flight of key in g. If the flight is in a request that outlasts its own
+// context, it takes no more callers from then on, and the backend is left alone.
+func (l *Loader[V]) gaveUp(g *Group[V], key string) {
+	g.mu.Lock()
+	e := g.keys.get(key)
+	g.mu.Unlock()
+	f := e.open
+	if f == nil {
+		f = e.unwinding // that caller was the last
+	}
+	if f == nil {
+		return
+	}
+	r := f.asking.Load()
+	if r == nil || r.isOver() || !r.guarded.CompareAndSwap(false, true) {
+		return
+	}
+	time.AfterFunc(time.Until(r.deadline)+r.asked.patience(), func() {
+		if !r.isOver() {
+			r.asked.trip(key, time.Now(), &noAnswerError{"not back after its deadline", context.DeadlineExceeded})
+			f.close()
+		}
+	})
+}
+
+// tryLock tries the lock once. An error that is not locker.ErrHeld is the backend's, unless it is due to a
+// mistake in an option (isInvalid) or to the end of ctx.
+func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, error) {
+	if !l.lockBreaker.allows(key) {
+		return nil, l.lockBreaker.skip(key, func() { l.probeLock(ctx, key) })
+	}
+	began := time.Now()
+	tryCtx := l.request(ctx, began, &l.lockBreaker)
+	defer tryCtx.cancel()
+	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL,
+		locker.WithKeepAlive(), locker.WithMaxHold(l.maxHold))
+	switch {
+	case err == nil || errors.Is(err, locker.ErrHeld):
+		l.lockBreaker.succeeded(key, began)
+	case isInvalid(err):
+	case tryCtx.Err() != nil && time.Since(began) < l.lockBreaker.patience():
+		// It ended with its caller, soon after it began.
+	default:
+		err = l.lockBreaker.failed(tryCtx, key, began, err)
+	}
+	return lease, err
+}
+
+// probeLock asks the backend of the locks whether it is there again.
+func (l *Loader[V]) probeLock(ctx context.Context, key string) {
+	began := time.Now()
+	tryCtx := withDeadline(context.WithoutCancel(ctx), began.Add(l.backendTimeout))
+	defer tryCtx.cancel()
+	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL)
+	if err != nil && !errors.Is(err, locker.ErrHeld) {
+		if isNoAnswer(l.lockBreaker.failed(tryCtx, key, began, err)) {
+			return
+		}
+	}
+	l.lockBreaker.succeeded(key, began)
+	if lease != nil {
+		l.unlock(ctx, lease)
+	}
+}
+
+// unlock releases the lock. An error does not concern the callers: the value is theirs, and the lock was lost or
+// ends with its ttl. Unlock is tried once more then.
+func (l *Loader[V]) unlock(ctx context.Context, lease *locker.Lease) {
+	for range 2 {
+		began := time.Now()
+		err := lease.Unlock(ctx)
+		if err == nil || errors.Is(err, locker.ErrNotHeld) {
+			return
+		}
+		_ = l.lockBreaker.failed(context.WithoutCancel(ctx), lease.Key(), began, err)
+	}
+}
+
+// isHeld reports whether lease is not known to be lost.
+func isHeld(lease *locker.Lease) bool {
+	select {
+	case <-lease.Lost():
+		return false
+	default:
+		return time.Now().Before(lease.Deadline())
+	}
+}
+
+func isInvalid(err error) bool {
+	return errors.Is(err, locker.ErrInvalidTTL) || errors.Is(err, locker.ErrInvalidKey)
+}
+
+func isNoAnswer(err error) bool { return errors.As(err, new(*noAnswerError)) }

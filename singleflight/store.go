@@ -1,0 +1,154 @@
+package singleflight
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// storing is how a value goes into the cache.
+type storing uint8
+
+const (
+	set           storing = iota // replacing what may be there
+	add                          // only if there is none
+	addIfPossible                // the same, but a cache that cannot add replaces
+	dont
+)
+
+// afterReadError returns how to store a value that was loaded because the cache could not be read. It may have
+// been the one entry that is damaged, and storing repairs that. A cache that does not answer is not asked.
+func afterReadError(err error) storing {
+	if isNoAnswer(err) {
+		return dont
+	}
+	return set
+}
+
+// storingNow returns how to store a value that was to be stored in the way of how, now that the source has
+// returned it.
+func (l *Loader[V]) storingNow(how storing, lease *locker.Lease) storing {
+	if lease != nil && !isHeld(lease) && how == set {
+		how = add // a successor may have stored something newer
+	}
+	_, canAdd := l.cache.(Adder[V])
+	switch {
+	case how == addIfPossible && canAdd:
+		return add
+	case how == addIfPossible:
+		return set
+	case how == add && !canAdd:
+		return dont
+	}
+	return how
+}
+
+// store is what follows a load. While it stores, it belongs to its key's work.
+type store[V any] struct {
+	key   string
+	work  *work[V]
+	how   storing
+	lease *locker.Lease // to release afterwards; nil: none
+	v     V
+
+	done chan struct{} // closed at the end
+
+	served bool // whether callers that come now are given v. Guarded by Loader.mu
+}
+
+// beginStoreLocked makes s known: from now on callers get its value without a load, and Forget waits for it.
+func (l *Loader[V]) beginStoreLocked(s *store[V]) {
+	s.served, s.done = true, make(chan struct{})
+	s.work.store = s
+	l.stores.Add(1)
+}
+
+// beingStored returns the value of key that was just loaded and is on its way to the cache.
+func (l *Loader[V]) beingStored(key string) (v V, ok bool) {
+	if l.stores.Load() == 0 {
+		return v, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.work.get(key); w != nil && w.store != nil && w.store.served {
+		return w.store.v, true
+	}
+	return v, false
+}
+
+// conclude stores the value, and then releases the lock, so that a process woken by that finds the value.
+// A cache that does not return in time has its request left behind: the lock is released then, and no other of
+// its key is sent from this process until the request returns or MaxHold has passed.
+func (l *Loader[V]) conclude(ctx context.Context, s *store[V]) {
+	var released atomic.Bool
+	release := func() { // by the first of its callers; the other does not wait for that
+		if s.lease != nil && released.CompareAndSwap(false, true) {
+			l.unlock(ctx, s.lease)
+		}
+	}
+	defer release()
+	if s.how == dont {
+		return
+	}
+	defer func() {
+		l.endStore(s)
+		close(s.done)
+	}()
+	defer time.AfterFunc(max(l.maxHold, l.backendTimeout), func() { l.endStore(s) }).Stop()
+	began := time.Now()
+	defer time.AfterFunc(l.backendTimeout, func() {
+		l.mu.Lock()
+		s.served = false
+		l.mu.Unlock()
+		l.cacheBreaker.trip(s.key, time.Now(), &noAnswerError{"not stored in time", context.DeadlineExceeded})
+		release()
+	}).Stop()
+	l.send(ctx, s, began)
+}
+
+// endStore takes s off its key's work, when it has returned or is given up, whichever is first.
+func (l *Loader[V]) endStore(s *store[V]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.work.store != s {
+		return
+	}
+	s.served, s.work.store = false, nil
+	l.stores.Add(-1)
+	l.endLocked(s.key, s.work)
+}
+
+// send calls Set or Add. It begins while the lock is held, and is cut off when that may end. An error is the
+// Cache's to report.
+func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
+	deadline, cutOff := began.Add(l.backendTimeout), false
+	if s.lease != nil && s.how == set {
+		if end := s.lease.Deadline(); end.Before(deadline) {
+			deadline, cutOff = end, true
+		}
+	}
+	setCtx := withDeadline(context.WithoutCancel(ctx), deadline)
+	defer setCtx.cancel()
+	if setCtx.Err() != nil {
+		return
+	}
+	var err error
+	if s.how == add {
+		_, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
+	} else {
+		err = l.cache.Set(setCtx, s.key, s.v)
+	}
+	if err == nil {
+		l.cacheBreaker.succeeded(s.key, began)
+		l.unstored.clear(s.key)
+		return
+	}
+	if cutOff && setCtx.Err() != nil {
+		return
+	}
+	if !isNoAnswer(l.cacheBreaker.failed(setCtx, s.key, began, err)) {
+		l.unstored.set(s.key, time.Now().Add(l.outagePause))
+	}
+}

@@ -1,0 +1,135 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+const (
+	// Between two looks at the cache, when nothing wakes a waiter: from firstPoll doubling up to lastPoll.
+	firstPoll = 5 * time.Millisecond
+	lastPoll  = 50 * time.Millisecond
+
+	// safetyPoll is the same where releases wake it: the holder may have vanished, which wakes no waiter.
+	safetyPoll = time.Second
+
+	// maxFruitless is how many releases without a value a waiter watches before it loads by itself.
+	maxFruitless = 2
+
+	// releaseGap is how far apart two wake-ups must be to count as two releases. A wake-up is only a hint, and
+	// a subscription that breaks gives several at once.
+	releaseGap = time.Second
+)
+
+// waitForValue is for a process that was refused the lock. It waits for the value and not for the lock, so
+// that all processes that wait have it as soon as it is there. It tries the lock again whenever that may be
+// free.
+//
+// It ends with its last caller: there is nothing to complete.
+func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ error) {
+	ctx.(*flight[V]).attach()
+	began := time.Now()
+	end := began.Add(l.waitLimit())
+	watchCtx, unwatch := context.WithCancel(ctx)
+	defer unwatch()
+	woken := l.watch(watchCtx, unwatch, key)
+	fruitless, released := 0, began // the releases that left no value, and when the last one was
+
+	for attempt := 0; ; attempt++ {
+		// A release before the subscription was live woke nothing, so there is an attempt before the first rest.
+		if attempt > 0 || woken != nil {
+			lease, err := l.tryLock(ctx, key)
+			if !errors.Is(err, locker.ErrHeld) {
+				unwatch() // the source may take long
+				return l.loadWithLock(ctx, key, lease, err)
+			}
+		}
+
+		rest := safetyPoll + rand.N(safetyPoll/2)
+		if woken == nil {
+			rest = min(firstPoll<<min(attempt, 10), lastPoll)
+			rest += rand.N(rest/2) - rest/4
+		}
+		left := time.Until(end)
+		timer := time.NewTimer(min(rest, left))
+		waited, release := false, false
+		select {
+		case <-woken:
+			release = true
+		case <-timer.C:
+			waited = left <= rest
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if err := ctx.Err(); err != nil {
+			return zero, err
+		}
+
+		v, ok, err := l.readShared(ctx, key)
+		switch {
+		case ok || err == errReadAlone:
+			return v, err
+		case err != nil:
+			unwatch()
+			return l.loadWithoutCache(ctx, key, err)
+		case waited:
+			unwatch()
+			how := add // another process holds the lock and may store a newer value
+			if fruitless >= maxFruitless {
+				how = addIfPossible // but seems to be as unable to as those before it
+			}
+			return l.callSource(ctx, key, nil, how)
+		case release:
+			// The source has failed elsewhere, or the cache refuses the value: to go on one at a time would
+			// take the longer the more processes there are. The rest of them follow within the time that the
+			// last load took, not all at the same moment. Wake-ups that are close together, and any within
+			// the first two gaps, are no evidence of that: the holder may be at work as before.
+			now := time.Now()
+			took := now.Sub(released)
+			if fruitless > 0 && took < releaseGap {
+				continue
+			}
+			fruitless++
+			if fruitless == maxFruitless {
+				soon := began.Add(maxFruitless * releaseGap)
+				if soon.Before(now) {
+					soon = now
+				}
+				if soon = soon.Add(rand.N(took + 1)); soon.Before(end) {
+					end = soon
+				}
+			}
+			released = now
+		}
+	}
+}
+
+// waitLimit returns how long to wait for a value. By default that is longer than a holder may take, so that
+// its end is seen, and up to half of that longer, so that processes which began together do not all call the
+// source together.
+func (l *Loader[V]) waitLimit() time.Duration {
+	if l.maxWait > 0 {
+		return l.maxWait
+	}
+	d := l.maxHold + l.lockTTL + 2*safetyPoll
+	return d + rand.N(d/2+1)
+}
+
+// watch returns a channel that releases of key's lock wake, or nil if there is none: then the waiter polls,
+// and finds out in doing so what else may be wrong with the backend. unwatch ends ctx.
+func (l *Loader[V]) watch(ctx context.Context, unwatch func(), key string) <-chan struct{} {
+	w, ok := l.locker.(locker.Watcher)
+	if !ok {
+		return nil
+	}
+	timer := time.AfterFunc(l.lockBreaker.patience(), unwatch)
+	woken, err := w.Watch(ctx, key)
+	if !timer.Stop() || err != nil {
+		return nil
+	}
+	return woken
+}
