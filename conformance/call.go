@@ -158,10 +158,21 @@ func (c *client) must(r call, ok bool, why string) call {
 	c.e.tb.Helper()
 	if r.err != nil || r.ok != ok {
 		c.e.journal.show(r)
-		c.e.failAbout(r.key, fmt.Sprintf("%s.%s = %v, nil: %s", c.name, r.op, ok, why),
-			fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result()))
+		expected, happened := fmt.Sprintf("%s.%s = %v, nil: %s", c.name, r.op, ok, why), fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result())
+		if r.err != nil {
+			c.e.failLate(r.causes(), r.key, expected, happened)
+		}
+		c.e.failAbout(r.key, expected, happened)
 	}
 	return r
+}
+
+// causes is what commonly makes r an error where it should be none.
+func (r call) causes() string {
+	if r.end.Sub(r.start) >= opTimeout {
+		return hungCauses
+	}
+	return errorCauses + " What this check is for: " + r.client.e.check.causes
 }
 
 // answers ends the check when r is an error.
@@ -169,7 +180,7 @@ func (c *client) answers(r call) call {
 	c.e.tb.Helper()
 	if r.err != nil {
 		c.e.journal.show(r)
-		c.e.failAbout(r.key, fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.name, r.op),
+		c.e.failLate(r.causes(), r.key, fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.name, r.op),
 			fmt.Sprintf("%s.%s = %s", c.name, r.op, r.result()))
 	}
 	return r
@@ -186,6 +197,18 @@ func (c *client) takesOver(held call, token string, ttl time.Duration) call {
 // takesWhen tries to acquire key until it has it: never before earliest, and at last at latest plus slack.
 func (c *client) takesWhen(key, token string, ttl time.Duration, earliest, latest time.Time, why string) call {
 	c.e.tb.Helper()
+	return c.takesWithin(key, token, ttl, earliest, latest, c.e.slack, why)
+}
+
+// takesFree is takesWhen for a lock that becomes free without an expiry.
+func (c *client) takesFree(key, token string, ttl time.Duration, earliest, latest time.Time, why string) call {
+	c.e.tb.Helper()
+	return c.takesWithin(key, token, ttl, earliest, latest, c.e.patience, why)
+}
+
+func (c *client) takesWithin(key, token string, ttl time.Duration, earliest, latest time.Time, slack func() time.Duration,
+	why string) call {
+	c.e.tb.Helper()
 	for {
 		r := c.acquire(key, token, ttl)
 		switch {
@@ -196,9 +219,9 @@ func (c *client) takesWhen(key, token string, ttl time.Duration, earliest, lates
 				fmt.Sprintf("%s.Acquire had it at %s, %v early", c.name, c.e.journal.at(r.end), earliest.Sub(r.end).Round(time.Microsecond)))
 		case r.ok:
 			return r
-		case r.start.After(latest.Add(c.e.slack())):
-			c.e.failAbout(key, fmt.Sprintf("%s is free for others at %s, or with all patience at %s: %s", c.e.journal.short(key), c.e.journal.at(latest),
-				c.e.journal.at(latest.Add(c.e.slack())), why),
+		case r.start.After(latest.Add(slack())):
+			c.e.failLate(c.e.check.causes, key, fmt.Sprintf("%s is free for others at %s, or with all patience at %s: %s", c.e.journal.short(key), c.e.journal.at(latest),
+				c.e.journal.at(latest.Add(slack())), why),
 				fmt.Sprintf("%s.Acquire was still refused at %s", c.name, c.e.journal.at(r.start)))
 		}
 		c.e.sleep(pollRest(r, earliest))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/pprof"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
@@ -15,6 +16,7 @@ type check struct {
 	rule   string // the sentence of the contract that it enforces
 	causes string // what commonly breaks it
 	needs  needs  // what must be there for it to be run at all
+	alone  bool   // run when no other check of this run uses the backend
 	run    func(e *env)
 }
 
@@ -49,15 +51,54 @@ func checks() []check {
 // returns from its methods.
 const checkLimit = 5 * time.Minute
 
-// runAll runs every check at the same time and returns what each came to, by name.
+// tries is how often a check is run that could not check, the first time included.
+const tries = 4
+
+// turns lets the checks run at the same time at first, and after that those that have to be alone, or were
+// inconclusive beside the others, one by one.
+type turns struct {
+	together sync.WaitGroup // the checks that have not been run yet
+	alone    sync.Mutex
+}
+
+// judge runs a check and, while it is inconclusive, again when it has the backend to itself. First is called
+// when it is no longer one of those that run together.
+func (s *suite) judge(tb testing.TB, ck check, t *turns, first func()) *recorder {
+	var r *recorder
+	runs := 0
+	if !ck.alone {
+		r = s.run(tb, ck)
+		runs++
+	}
+	first()
+	if r != nil && !r.Inconclusive() {
+		return r
+	}
+	t.together.Wait()
+	t.alone.Lock()
+	defer t.alone.Unlock()
+	for ; runs < tries && (r == nil || r.Inconclusive()); runs++ {
+		r = s.run(tb, ck)
+	}
+	return r
+}
+
+// runAll runs all checks and returns what each came to, by name.
 func (s *suite) runAll(tb testing.TB) map[string]*recorder {
 	results := make(map[string]*recorder, len(s.checks))
+	var t turns
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	t.together.Add(len(s.checks))
 	for _, ck := range s.checks {
-		results[ck.name] = s.start(tb, ck)
+		all.Go(func() {
+			r := s.judge(tb, ck, &t, t.together.Done)
+			mu.Lock()
+			defer mu.Unlock()
+			results[ck.name] = r
+		})
 	}
-	for _, r := range results {
-		r.wait(checkLimit)
-	}
+	all.Wait()
 	return results
 }
 
@@ -77,7 +118,7 @@ func (s *suite) start(tb testing.TB, ck check) *recorder {
 	reason, skip := s.skips(ck)
 	r.start(func() {
 		if skip {
-			r.Skipf("%s is skipped: %s", ck.name, reason)
+			r.skipFor(reason)
 		}
 		pprof.Do(context.Background(), pprof.Labels(leakLabel, e.id), func(context.Context) { e.guard(func() { ck.run(e) }) })
 	})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,61 +18,70 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Config says how to reach the backend under test.
+// Config describes the backend under test.
 type Config struct {
 	// New returns a Locker with connections of its own to the backend at addr, as another process would
 	// have; it closes them in tb.Cleanup. It is called a few times for the suite and once for each fault
 	// check, always on a healthy link. An in-process backend may return the same Locker each time.
 	New func(tb testing.TB, addr string) locker.Locker
 
-	// Addr is the backend's TCP address. When it is empty, New ignores addr, and the checks that need a
-	// network in between are skipped by name.
+	// Addr is the backend's TCP address. If it is empty, New ignores addr, and the checks that need
+	// a network in between are skipped by name.
 	Addr string
 
 	// Granularity is how long past its ttl the backend may keep a lock: 0 for a backend that counts
-	// milliseconds, about two seconds for one that counts seconds.
+	// milliseconds, about two seconds for one that counts seconds, and no less than the backend's
+	// minimum ttl.
 	Granularity time.Duration
 
-	// Skip names checks that cannot hold on this backend, each with the reason, which is printed.
+	// Skip names checks that cannot pass on this backend, each with the reason, which is printed.
 	Skip map[string]string
 }
 
-// Run checks the backend that c describes, each check as a subtest by its name, all of them at the same
-// time. It returns when they are done. What it finds wrong with c itself is one failure, and then no check
-// is run.
+// Run checks the backend that c describes. Each check is a subtest with its name, and all of them
+// run at the same time. Run returns when they are done. If c itself is invalid, Run fails the test
+// and runs no check.
 //
 // A failed check prints the rule of the contract that was broken, what was done, what was expected, what
-// happened, and what commonly causes it.
+// happened, and what commonly causes it. A check that could not decide is inconclusive, which
+// counts as skipped, or as failed with LOCKER_CONFORMANCE=strict in the environment.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	s, err := newSuite(t, c, checks())
 	if err != nil {
 		t.Fatalf("conformance: %v", err)
 	}
-	// Subtests that are parallel by t.Parallel would be as many as there are processors, and the suite
-	// mostly waits.
+	// With t.Parallel only as many subtests as there are processors would run, and the suite mostly
+	// waits.
+	strict := os.Getenv(strictVariable) == "strict"
 	var all, named sync.WaitGroup
+	var order turns
 	named.Add(len(s.checks))
+	order.together.Add(len(s.checks))
 	var mu sync.Mutex // also: what a check prints must stay in one piece
-	sum := summary{skipped: make(map[string]int)}
+	sum := summary{skipped: make(map[string]int), indirect: make(map[string]bool)}
 	for _, ck := range s.checks {
 		all.Go(func() {
-			begin := sync.OnceFunc(named.Done)
+			begin, first := sync.OnceFunc(named.Done), sync.OnceFunc(order.together.Done)
 			defer begin() // go test -run may have left it out
+			defer first()
 			t.Run(ck.name, func(t *testing.T) {
 				begin()
 				named.Wait() // -v names each subtest that begins, which must not come between the lines of another
-				r := s.run(t, ck)
+				r := s.judge(t, ck, &order, first)
 				mu.Lock()
 				if out := r.output(); out != "" {
 					fmt.Fprint(t.Output(), out)
 				}
-				sum.add(s, ck, r)
+				if r.Inconclusive() {
+					fmt.Fprintf(t.Output(), "%s is inconclusive: %s\n", ck.name, r.why())
+				}
+				sum.add(ck, r)
 				mu.Unlock()
 				switch {
-				case r.Failed():
+				case r.Failed(), r.Inconclusive() && strict:
 					t.FailNow()
-				case r.Skipped():
+				case r.Skipped(), r.Inconclusive():
 					t.SkipNow()
 				}
 			})
@@ -81,20 +91,27 @@ func Run(t *testing.T, c Config) {
 	t.Log(sum.String())
 }
 
-// summary is what a run came to.
+// strictVariable is the environment variable that, set to strict, makes inconclusive checks fail.
+const strictVariable = "LOCKER_CONFORMANCE"
+
+// summary is the result of a run.
 type summary struct {
-	passed  int
-	failed  []string       // by name
-	skipped map[string]int // by reason
+	passed       int
+	failed       []string        // by name
+	indirect     map[string]bool // those of failed whose reason is not a wrong answer
+	inconclusive []string        // with the reason
+	skipped      map[string]int  // by reason
 }
 
-func (sum *summary) add(s *suite, ck check, r *recorder) {
+func (sum *summary) add(ck check, r *recorder) {
 	switch {
 	case r.Failed():
 		sum.failed = append(sum.failed, ck.name)
+		sum.indirect[ck.name] = r.isIndirect()
 	case r.Skipped():
-		reason, _ := s.skips(ck)
-		sum.skipped[reason]++
+		sum.skipped[r.why()]++
+	case r.Inconclusive():
+		sum.inconclusive = append(sum.inconclusive, ck.name+" ("+r.why()+")")
 	default:
 		sum.passed++
 	}
@@ -103,7 +120,10 @@ func (sum *summary) add(s *suite, ck check, r *recorder) {
 func (sum *summary) String() string {
 	s := fmt.Sprintf("conformance: %d checks passed, %d failed", sum.passed, len(sum.failed))
 	if len(sum.failed) > 1 {
-		s += "; begin with " + plainest(sum.failed)
+		s += "; begin with " + plainest(sum.failed, sum.indirect)
+	}
+	if n := len(sum.inconclusive); n > 0 {
+		s += fmt.Sprintf("; %d inconclusive: %s", n, strings.Join(slices.Sorted(slices.Values(sum.inconclusive)), ", "))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(sum.skipped)) {
 		s += fmt.Sprintf("; %d skipped: %s", sum.skipped[reason], reason)
@@ -111,22 +131,29 @@ func (sum *summary) String() string {
 	return s
 }
 
-// plainest is which of the failed checks says most directly what is wrong. A mistake fails others, too.
-func plainest(failed []string) string {
-	for _, name := range []string{
+// plainest returns the failed check that shows most directly what is wrong; one mistake fails others as well.
+// A wrong answer proves more than a late one or an error, and a check without faults more than one
+// with them. Among equals these come first, then the order of the table.
+func plainest(failed []string, indirect map[string]bool) string {
+	first := []string{
 		"exclusion/one-holder", "expiry/never-early", "release/only-the-owner", "extend/only-the-owner",
 		"fault/connection-refused", "fault/release-paused",
-	} {
-		if slices.Contains(failed, name) {
-			return name
-		}
 	}
 	for _, ck := range checks() {
-		if slices.Contains(failed, ck.name) {
-			return ck.name
-		}
+		first = append(first, ck.name)
 	}
-	return failed[0]
+	cost := func(name string) (c int) {
+		if indirect[name] {
+			c += 2
+		}
+		if strings.HasPrefix(name, "fault/") {
+			c++
+		}
+		return c
+	}
+	return slices.MinFunc(failed, func(a, b string) int {
+		return cmp.Or(cmp.Compare(cost(a), cost(b)), cmp.Compare(slices.Index(first, a), slices.Index(first, b)))
+	})
 }
 
 // suite is one run of the checks over one Config.

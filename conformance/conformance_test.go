@@ -70,7 +70,11 @@ func TestBadConfig(t *testing.T) {
 func TestBrokenIsNotBadConfig(t *testing.T) {
 	t.Parallel()
 	for _, m := range localMutants {
-		_, err := newSuite(t, fakes(m.alter), checks())
+		config := fakes(m.alter)
+		if m.config != nil {
+			config = m.config(t)
+		}
+		_, err := newSuite(t, config, checks())
 		assert.NoError(t, err, m.name)
 	}
 }
@@ -78,9 +82,10 @@ func TestBrokenIsNotBadConfig(t *testing.T) {
 // TestRunOutput runs Run in a process of its own, since what it fails is the test that calls it.
 func TestRunOutput(t *testing.T) {
 	t.Parallel()
-	run := func(mode, pattern string) (string, bool) {
+	run := func(mode, pattern string, env ...string) (string, bool) {
 		cmd := exec.Command(os.Args[0], "-test.run", pattern, "-test.v")
-		cmd.Env = append(os.Environ(), "CONFORMANCE_TEST_RUN="+mode)
+		cmd.Env = append(os.Environ(), "CONFORMANCE_TEST_RUN="+mode, "LOCKER_CONFORMANCE=")
+		cmd.Env = append(cmd.Env, env...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err == nil
 	}
@@ -111,6 +116,68 @@ func TestRunOutput(t *testing.T) {
 	assert.Contains(t, out, "done with Run")
 	last := strings.LastIndex(out, "--- PASS: TestRunHelper/")
 	assert.Greater(t, last, -1)
+
+	const unsure = "fence/stale-holder is inconclusive: A's time was up each time before it had minted a number"
+	out, ok = run("late", "^TestRunHelper$/^fence$/^stale-holder$")
+	assert.True(t, ok, out)
+	assert.Contains(t, out, unsure)
+	assert.Contains(t, out, "--- SKIP: TestRunHelper/fence/stale-holder")
+	assert.Contains(t, out, "conformance: 0 checks passed, 0 failed; 1 inconclusive: fence/stale-holder (A's time was up ")
+	out, ok = run("late", "^TestRunHelper$/^fence$/^stale-holder$", "LOCKER_CONFORMANCE=strict")
+	assert.False(t, ok, out)
+	assert.Contains(t, out, unsure)
+	assert.Contains(t, out, "--- FAIL: TestRunHelper/fence/stale-holder")
+}
+
+// What is inconclusive beside the others is run again by itself, as often as it may; what is to be alone is.
+func TestInconclusive(t *testing.T) {
+	t.Parallel()
+	var runs, active, others atomic.Int64
+	busy := func(e *env) {
+		active.Add(1)
+		defer active.Add(-1)
+		e.sleep(100 * time.Millisecond)
+	}
+	list := []check{{name: "self/never", run: func(e *env) {
+		runs.Add(1)
+		e.each(3, func(int) { e.inconclusive("too slow for %s", e.key()) })
+		e.fail("not", "reached")
+	}}, {name: "self/busy", run: busy}, {name: "self/alone", alone: true, run: func(e *env) {
+		others.Add(active.Load())
+	}}, {name: "self/later", run: func(e *env) {
+		others.Add(active.Load())
+		if runs.Add(100) < 200 {
+			e.inconclusive("too slow")
+		}
+	}}, {name: "self/fails", run: func(e *env) {
+		e.each(2, func(i int) {
+			if i == 0 {
+				e.inconclusive("too slow")
+			}
+			e.fail("a", "b")
+		})
+	}}}
+	s, err := newSuite(t, fakes(func(*fake) {}), list)
+	require.NoError(t, err)
+	results := s.runAll(t)
+	assert.True(t, results["self/never"].Inconclusive())
+	assert.Equal(t, "too slow for k1", results["self/never"].why())
+	assert.EqualValues(t, tries+200, runs.Load())
+	assert.False(t, results["self/later"].Inconclusive())
+	assert.False(t, results["self/later"].Failed())
+	assert.True(t, results["self/fails"].Failed())
+	assert.False(t, results["self/fails"].Inconclusive())
+	assert.LessOrEqual(t, others.Load(), int64(1), "self/later may be beside self/busy the first time")
+}
+
+// A wrong answer comes before what was late, and a check without faults before one with them.
+func TestPlainest(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "exclusion/one-holder", plainest([]string{"wait/storm", "exclusion/one-holder"}, nil))
+	assert.Equal(t, "wait/cancelled", plainest([]string{"fault/connection-refused", "wait/cancelled"}, nil))
+	late := map[string]bool{"exclusion/one-holder": true, "wait/cancelled": true}
+	assert.Equal(t, "fault/release-paused", plainest([]string{"exclusion/one-holder", "fault/release-paused", "wait/cancelled"}, late))
+	assert.Equal(t, "exclusion/one-holder", plainest([]string{"wait/cancelled", "exclusion/one-holder"}, late))
 }
 
 func TestRunHelper(t *testing.T) {
@@ -121,6 +188,12 @@ func TestRunHelper(t *testing.T) {
 	case "bad":
 		c = Config{}
 	case "good":
+	case "late": // as if A's time were always up
+		c = fakes(func(f *fake) {
+			if f.id == 0 {
+				f.fence = func(ctx context.Context, _, _ string) (uint64, bool, error) { return 0, false, ctx.Err() }
+			}
+		})
 	case "broken":
 		c = fakes(func(f *fake) { f.releases(func(key, _ string) bool { return f.del(key) }) })
 		c.Skip = map[string]string{"release/atomic": "for a reason"}

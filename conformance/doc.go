@@ -19,44 +19,56 @@
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .
 //
 // The checks run at the same time and mostly wait, so all of them take about as long as the longest: some
-// ten seconds. Their keys and tokens are random, their locks short, or released in the end; so the backend
-// may be one that others use, too, and Run may be called any number of times, at the same time as well.
+// ten seconds, or twenty with faults. A few need the backend for themselves and run after the
+// others. Keys and tokens are random, and locks are short or released in the end. So others may use
+// the backend as well, and Run may be called any number of times, even concurrently.
 //
 // # What is checked
 //
 // Three Lockers of Config.New, called A, B and C, stand for three processes. The checks know nothing about
 // the backend beyond what [locker.Locker] promises, in these groups:
 //
-//   - names: keys and tokens of any length and content are what they are, and no two are the same;
-//   - exclusion: one holder at a time, also when many come together, on a free key or one that has just expired;
+//   - names: keys and tokens of any length and content work, and no two are taken for the same;
+//   - exclusion: one holder at a time, even when many compete for a free key or one that has just
+//     expired;
 //   - expiry: never early, hardly late, any ttl;
 //   - extend, release, sametoken: only the token that holds the lock, and exactly what was asked for;
-//   - context: a context that has ended, or ends meanwhile;
+//   - context: a context that has ended, or ends during the call;
 //   - watch, wait, fence: the rules of [locker.Watcher], [locker.Waiter] and [locker.Fencer], for a Locker that
-//     is one;
+//     implements them;
 //   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP proxy
 //     between Config.Addr and one more Locker, D, makes these faults on purpose and exactly when they hurt.
 //
-// What a Locker need not be able to do is skipped by name, with the reason: optional interfaces that it does
-// not have or that say [errors.ErrUnsupported], the faults when Config.Addr is empty, and what Config.Skip
-// names. The last line of Run's output, which go test -v shows, counts them.
+// Checks that do not apply are skipped by name, with the reason: those of optional interfaces that
+// the Locker does not have or that return [errors.ErrUnsupported], the faults if Config.Addr is
+// empty, and those that Config.Skip names. The last line of Run's output, which go test -v shows,
+// counts them.
 //
-// Without Config.Addr nothing is known about errors: nothing goes wrong in such a run. A Locker that says false
-// where it should say that it does not know passes then, and so does one whose calls outlive their context on a
-// backend that hangs.
+// # Inconclusive checks
 //
-// Some mistakes no run can see, since it knows no protocol and has but one machine: an expiry that is reckoned
-// by the client's clock (the three Lockers share it; the rule is that the backend's counts); replies that are
-// errors of the backend, such as that it is read-only or out of memory, taken for false; a very long ttl cut
-// short; what stays behind on the backend, such as rows that have expired. These are for the adapter's own
+// A check that could not decide is inconclusive, neither passed nor failed. Usually the machine or
+// the backend was too slow, and a lock had expired before the check could observe it. Such a check
+// tries again with longer times, and is run again, up to three times, when the others are done. If
+// it is still inconclusive, go test marks it as skipped, and the last line of Run's output names it
+// with its reason. It has shown nothing. If that is not good enough, as in continuous integration,
+// set LOCKER_CONFORMANCE=strict in the environment to make it fail.
+//
+// Without Config.Addr errors are not tested, since nothing goes wrong in such a run. A Locker that
+// returns false if it does not know the outcome then passes, and so does one whose calls outlive
+// their context on a backend that hangs.
+//
+// A run cannot detect some mistakes, since it knows no protocol and has only one machine: an expiry
+// by the client's clock (the three Lockers share it; the backend's clock should count); errors of
+// the backend, such as that it is read-only or out of memory, taken for false; a very long ttl cut
+// short; what stays behind on the backend, such as expired rows. These are for the adapter's own
 // tests.
 //
-// The adapter is judged together with the client that New makes. A setting there that mends a check, such as
-// no repetition of requests, has to be asked of users, or to be made unnecessary.
+// The adapter is tested together with the client that New makes. If a check passes only with some
+// setting of the client, such as no retries, require it of users, or make it unnecessary.
 //
 // # Reading a failure
 //
-// A failed check says which rule was broken, what it did, and what usually causes this:
+// A failed check prints which rule was broken, what it did, and what usually causes this:
 //
 //	release/after-takeover
 //	  rule      C7 Release only when the token holds the lock, as one atomic step; the lock is free at once.
@@ -69,14 +81,15 @@
 //	  often     a stale holder's release that deletes its successor's lock.
 //
 // Keys and tokens have short names, k1 and t1; times count from the check's first step. One mistake often fails
-// several checks; then the last line of Run's output says with which to begin.
+// several checks; then the last line of Run's output names the one to begin with: a wrong answer
+// proves more than a late one or an error.
 //
 // # What a failure means
 //
-// The suite is exact about early and patient about late. That a lock was given to another too early is
-// said only when the other's call had returned before the ttl since the holder's call started had passed,
-// which no slow machine can bring about. That a thing did not come about in time is said after the
-// granularity that Config states and an allowance of some seconds, which grows with how slow the backend was
-// seen to be. So a failure is the Locker's doing, or Config's. In races, a pass may be luck, though; run it
-// more than once (-count) when two steps of your backend have to be one.
+// The suite is exact about early and patient about late. A lock counts as given to another too
+// early only if the other's call returned within the ttl since the holder's call started, which a
+// slow machine cannot cause. An event counts as late only after an allowance of some seconds, which
+// grows with the slowness observed of the backend, plus Config's Granularity if a lock has to
+// expire. So a failure is caused by the Locker or by Config. In races, however, a pass may be luck:
+// if two steps of your backend have to be atomic, run the suite more than once (-count).
 package conformance

@@ -21,6 +21,7 @@ import (
 // of what was done, which a failure prints.
 type env struct {
 	tb      testing.TB // may be failed from any goroutine of the check
+	rec     *recorder  // the same
 	ctx     context.Context
 	id      string // the value of the profiler label of the check's goroutines
 	A, B, C *client
@@ -49,7 +50,7 @@ type client struct {
 const opTimeout = 30 * time.Second
 
 func newEnv(s *suite, ck check, r *recorder) *env {
-	e := &env{tb: r, ctx: r.Context(), id: rand.Text(), suite: s, check: ck, held: make(map[[2]string]call)}
+	e := &env{tb: r, rec: r, ctx: r.Context(), id: rand.Text(), suite: s, check: ck, held: make(map[[2]string]call)}
 	e.A = &client{"A", s.lockers[0], e, true}
 	e.B = &client{"B", s.lockers[1], e, true}
 	e.C = &client{"C", s.lockers[2], e, true}
@@ -73,10 +74,13 @@ func (e *env) key() string { return e.journal.label("k", randomKey()) }
 // token returns a token that nobody else uses.
 func (e *env) token() string { return e.journal.label("t", randomToken()) }
 
-// slack is how late a thing may come that has to come at all: the backend's granularity and an allowance for
-// a machine that is busy or slow, which grows with what this run of the suite has seen of it. It makes a
-// check more patient about late, never about early.
-func (e *env) slack() time.Duration { return e.suite.config.Granularity + e.suite.lag.allowance() }
+// patience is how late a thing may come that has to come at all: an allowance for a machine that is busy or
+// slow, which grows with what this run of the suite has seen of it.
+func (e *env) patience() time.Duration { return e.suite.lag.allowance() }
+
+// slack is patience with an expiry, which comes late by the backend's granularity as well. It makes a check
+// more patient about late, never about early.
+func (e *env) slack() time.Duration { return e.suite.config.Granularity + e.patience() }
 
 // fail ends the check. Expected and happened are for a reader who does not know the check, who is told about
 // the first failure only: others that its goroutines may have run into follow from it, mostly.
@@ -88,6 +92,29 @@ func (e *env) fail(expected, happened string) {
 // failAbout is fail where all that matters was done to one key.
 func (e *env) failAbout(key, expected, happened string) {
 	e.tb.Helper()
+	e.failFor(e.check.causes, key, expected, happened)
+}
+
+// What commonly causes failures that are not what a check is about.
+const (
+	errorCauses = "what the error says. An operation on a backend that works is no error: look at the client's limits of " +
+		"time and of connections, and at what the backend refuses."
+	hungCauses = "a call that waits for another one, for a connection of an exhausted pool, or for the backend without a " +
+		"limit of time; or a machine that is far too slow."
+	panicCauses = "what the panic says."
+)
+
+// failLate is fail for what should have come and has not. It shows less directly what is wrong than a wrong
+// answer does.
+func (e *env) failLate(causes, key, expected, happened string) {
+	e.tb.Helper()
+	e.rec.setIndirect()
+	e.failFor(causes, key, expected, happened)
+}
+
+// failFor is fail, about key if it is not empty, with causes of its own.
+func (e *env) failFor(causes, key, expected, happened string) {
+	e.tb.Helper()
 	e.mu.Lock()
 	first := !e.told
 	e.told = true
@@ -98,7 +125,26 @@ func (e *env) failAbout(key, expected, happened string) {
 	e.tb.Fatalf("%s", e.journal.shorten(e.explain(key)+
 		"  expected  "+indent(expected)+"\n"+
 		"  happened  "+indent(happened)+"\n"+
-		"  often     "+indent(e.check.causes)+"\n"))
+		"  often     "+indent(causes)+"\n"))
+}
+
+// inconclusive ends the check: it could not check what it is for. The suite runs it again, by itself, a few
+// times.
+func (e *env) inconclusive(format string, args ...any) {
+	e.rec.inconclusive(e.journal.shorten(fmt.Sprintf(format, args...)))
+}
+
+// inTime tries something that has to be done before a lock expires, with longer and longer times, until a
+// try was in time.
+func (e *env) inTime(what string, try func(scale time.Duration) (inTime bool)) {
+	const longest = 16
+	for scale := time.Duration(1); scale <= longest; scale *= 2 {
+		if try(scale) {
+			return
+		}
+		e.note("the machine or the backend was too slow for this; once more with twice the time")
+	}
+	e.inconclusive("%s: each time the lock's time was up before", what)
 }
 
 // explain says what is checked and what has been done so far, to key if it is not empty.
@@ -123,8 +169,13 @@ func (e *env) each(n int, fn func(i int)) {
 		all.Go(func() { e.guard(func() { fn(i) }) })
 	}
 	all.Wait()
-	if e.tb.Failed() {
-		e.tb.FailNow()
+	e.goOn()
+}
+
+// goOn ends the check if one of its goroutines has ended it.
+func (e *env) goOn() {
+	if e.tb.Failed() || e.rec.Inconclusive() {
+		runtime.Goexit()
 	}
 }
 
@@ -132,10 +183,20 @@ func (e *env) each(n int, fn func(i int)) {
 func (e *env) guard(fn func()) {
 	defer func() {
 		if v := recover(); v != nil {
-			e.fail("a Locker that does not panic", fmt.Sprintf("panic: %v\n%s", v, debug.Stack()))
+			e.failFor(panicCauses, "", "a Locker that does not panic", fmt.Sprintf("panic: %v\n%s", v, debug.Stack()))
 		}
 	}()
 	fn()
+}
+
+// meanwhile does an operation beside the check. When it panics, the channel is closed without a result.
+func (e *env) meanwhile(do func() call) <-chan call {
+	result := make(chan call, 1)
+	go func() {
+		defer close(result)
+		e.guard(func() { result <- do() })
+	}()
+	return result
 }
 
 // spread runs fn n times, some at the same time, and returns as each does.

@@ -237,7 +237,7 @@ func (e *env) expire(u *unknowns) (key string, won, lost []call) {
 			}
 			if r.start.After(latest.Add(e.slack())) {
 				e.journal.show(held)
-				e.fail(fmt.Sprintf("the key is free for others, with all patience, at %s", e.journal.at(latest.Add(e.slack()))),
+				e.failLate(e.check.causes, "", fmt.Sprintf("the key is free for others, with all patience, at %s", e.journal.at(latest.Add(e.slack()))),
 					fmt.Sprintf("%s was still refused at %s", c.name, e.journal.at(r.start)))
 			}
 		}
@@ -305,7 +305,7 @@ func checkNoLostUpdate(e *env) {
 				if r.err != nil {
 					c.quietly("Release", k.key, token, 0)
 				}
-				if time.Now().After(deadline.Add(e.slack())) {
+				if time.Now().After(deadline.Add(e.patience())) {
 					return
 				}
 				e.sleep(rand.N(4 * time.Millisecond))
@@ -334,20 +334,26 @@ func checkNoLostUpdate(e *env) {
 }
 
 func checkRefusedCostNothing(e *env) {
-	brief, lasting, t1, t2 := e.key(), e.key(), e.token(), e.token()
-	held := e.A.takes(brief, t1, 1500*time.Millisecond, "the key is fresh")
+	lasting, t2 := e.key(), e.token()
 	e.A.takes(lasting, t2, long, "the key is fresh")
 	tries := []time.Duration{time.Millisecond, time.Hour, time.Second}
 	thief := e.token()
-	e.until(100, time.Second, func() {
-		for _, ttl := range tries {
-			e.B.must(e.B.acquire(lasting, thief, ttl), false, "A holds the lock for ten minutes")
-			if r := e.B.acquire(brief, thief, ttl); r.ok || r.err != nil {
-				e.B.must(r, r.ok && !r.end.Before(held.until()), "A holds the lock for 1.5 seconds")
-				e.B.release(brief, thief) // the machine is slow, and A's time is up
-				return
+	var held call
+	e.inTime("B is refused a lock of some seconds again and again", func(scale time.Duration) (inTime bool) {
+		brief, ttl := e.key(), scale*1500*time.Millisecond
+		held = e.A.takes(brief, e.token(), ttl, "the key is fresh")
+		inTime = true
+		e.until(100, time.Second, func() {
+			for _, other := range tries {
+				e.B.must(e.B.acquire(lasting, thief, other), false, "A holds the lock for ten minutes")
+				if r := e.B.acquire(brief, thief, other); inTime && (r.ok || r.err != nil) {
+					e.B.must(r, r.ok && !r.end.Before(held.until()), fmt.Sprintf("A holds the lock for %v", ttl))
+					e.B.release(brief, thief)
+					inTime = false
+				}
 			}
-		}
+		})
+		return inTime
 	})
 	e.sleep(5 * time.Millisecond)
 	e.B.blockedAs(lasting, thief, "A holds the lock for ten minutes, whatever ttl others tried it with")

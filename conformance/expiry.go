@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
@@ -29,26 +30,28 @@ func expiryChecks() []check {
 	}, {
 		name: "expiry/not-late",
 		rule: ruleNotLate,
-		causes: "a lock without an expiry (SETNX, and EXPIRE in a second step that did not come about, or 0, which is for " +
-			"ever), milliseconds sent as seconds, or a Config.Granularity that says less than the backend needs.",
+		causes: "a lock without an expiry (SETNX, and EXPIRE in a second step that did not come about, or 0, which is " +
+			"forever), milliseconds sent as seconds, or a Config.Granularity below what the backend needs.",
 		run: checkNotLate,
 	}, {
-		name:   "expiry/rounds-up",
-		rule:   ruleTTL,
-		causes: "a fraction of a millisecond that is cut off: round up.",
-		run:    checkRoundsUp,
+		name: "expiry/rounds-up",
+		rule: ruleTTL,
+		causes: "a fraction of a millisecond, or of the second that the backend counts in, that is cut off: round up; a least " +
+			"ttl that is put in place of what is below it, while all above it is rounded down.",
+		run: checkRoundsUp,
 	}, {
 		name: "expiry/any-ttl",
 		rule: ruleTTL,
 		causes: "an overflow (ttl + a millisecond - 1 does, at the largest Duration; now + ttl may), a number that " +
-			"the backend reads as something else (over 30 days is an absolute time for memcached, 0 is for ever), or a " +
+			"the backend reads as something else (over 30 days is an absolute time for memcached, 0 is forever), a number of " +
+			"seconds or milliseconds cut to 32 bits, or a " +
 			"backend's error that is passed on where it means ErrInvalidTTL.",
 		run: checkAnyTTL,
 	}, {
 		name: "expiry/winner-owns",
 		rule: ruleOutcomes + " " + ruleNotEarly,
-		causes: "a loser that overwrites the winner's value (the classic GETSET), so that the winner can prove " +
-			"nothing any more; a loser that is told it has won.",
+		causes: "a loser that overwrites the winner's value (the classic GETSET), so that the winner can no longer prove " +
+			"anything; a loser that is told it has won.",
 		run: checkWinnerOwns,
 	}}
 }
@@ -59,6 +62,7 @@ func checkNeverEarly(e *env) {
 	const phases = 8
 	begun := time.Now()
 	ttls := []time.Duration{20 * time.Millisecond, 900 * time.Millisecond, time.Second, 1500 * time.Millisecond, 2 * time.Second}
+	var seen sightings
 	e.each(phases*len(ttls), func(i int) {
 		ttl, phase := ttls[i%len(ttls)], time.Duration(i/len(ttls))*time.Second/phases
 		e.sleepUntil(begun.Add(phase))
@@ -68,9 +72,55 @@ func checkNeverEarly(e *env) {
 		}
 		for range rounds {
 			held := e.clients()[i%3].takes(e.key(), e.token(), ttl, "the key is fresh")
-			e.clients()[(i+1)%3].takesOver(held, e.token(), time.Millisecond)
+			seen.took(e.clients()[(i+1)%3], held, ttl/2)
 		}
 	})
+	seen.enough(e)
+}
+
+// sightings counts, by ttl, the locks that were seen to be held near their end: a backend that is slower than
+// a ttl shows nothing about it.
+type sightings struct {
+	mu   sync.Mutex
+	near map[time.Duration]int
+}
+
+// took lets c take over the lock that held took, and takes note of an attempt that was refused in the last
+// part of its ttl.
+func (s *sightings) took(c *client, held call, last time.Duration) {
+	e, token, near := c.e, c.e.token(), 0
+	window := held.until().Add(-last)
+	for time.Now().Before(held.until()) {
+		r := c.acquire(held.key, token, time.Millisecond)
+		if r.err != nil || r.ok {
+			c.must(r, r.ok && !r.end.Before(held.until()), fmt.Sprintf("A asked for %v at %s", held.ttl, e.journal.at(held.start)))
+			break
+		}
+		if r.end.After(window) && r.end.Before(held.until()) {
+			near = 1
+		}
+		e.sleep(pollRest(r, held.until()))
+	}
+	c.takesOver(held, token, time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.near == nil {
+		s.near = make(map[time.Duration]int)
+	}
+	s.near[held.ttl] += near
+}
+
+// enough looks again where it has seen nothing of a ttl, for some seconds, and then ends the check. A backend that
+// is far away shows nothing about times as short as a few of its answers: those need not be seen.
+func (s *sightings) enough(e *env) {
+	for ttl := range s.near {
+		for end := time.Now().Add(10 * time.Second); s.near[ttl] == 0 && ttl > 20*e.suite.quickest && time.Now().Before(end); {
+			s.took(e.B, e.A.takes(e.key(), e.token(), ttl, "the key is fresh"), ttl/2)
+		}
+		if s.near[ttl] == 0 && ttl > 20*e.suite.quickest {
+			e.inconclusive("no attempt at a lock of %v came back in the last part of that time", ttl)
+		}
+	}
 }
 
 func checkNotLate(e *env) {
@@ -84,7 +134,40 @@ func checkNotLate(e *env) {
 	})
 }
 
+// checkRoundsUp asks for little less than what a backend may count in, from milliseconds to seconds, and for
+// more than the least that it may keep a lock: both are rounded up, and so is what is between.
 func checkRoundsUp(e *env) {
+	e.each(2, func(i int) {
+		if i == 0 {
+			roundsUpMilliseconds(e)
+			return
+		}
+		var seen sightings
+		ttls := []time.Duration{20*time.Millisecond - time.Microsecond, 200*time.Millisecond - time.Microsecond,
+			2*time.Second - time.Millisecond, 2900 * time.Millisecond, 4*time.Second - time.Millisecond, 5900 * time.Millisecond}
+		const times = 4
+		e.each(times*len(ttls), func(i int) {
+			ttl := ttls[i/times]
+			last := ttl / 3
+			if ttl > time.Second {
+				last = 500 * time.Millisecond
+			}
+			held := e.A.takes(e.key(), e.token(), ttl, "the key is fresh")
+			if i%2 == 1 {
+				next := e.A.extend(held.key, held.token, ttl)
+				if next.err == nil && !next.ok && !next.end.Before(held.until()) {
+					return // its time was up; seen counts the others
+				}
+				held = e.A.must(next, true, "A holds the lock")
+			}
+			seen.took(e.B, held, last)
+		})
+		seen.enough(e)
+	})
+}
+
+// roundsUpMilliseconds sees a fraction of a millisecond where a request takes less than that.
+func roundsUpMilliseconds(e *env) {
 	const ttl = 2*time.Millisecond - time.Microsecond
 	e.note("again and again: A acquires a key for %v, and B calls Acquire until it has it", ttl)
 	e.until(60, time.Second, func() {
@@ -120,6 +203,10 @@ func checkAnyTTL(e *env) {
 		{30 * 24 * time.Hour, true}, {30*24*time.Hour + time.Second, true}, {31 * 24 * time.Hour, true},
 		{math.MaxInt32 * time.Millisecond, true}, {math.MaxUint32 * time.Millisecond, true}, {math.MaxInt32 * time.Second, true},
 		{70 * 365 * 24 * time.Hour, true}, {math.MaxUint32 * time.Second, true},
+		// Of these little is left when all but the low 31 or 32 bits are dropped.
+		{1<<31*time.Microsecond + 50*time.Millisecond, false}, {1<<32*time.Microsecond + 50*time.Millisecond, false},
+		{1<<31*time.Millisecond + 50*time.Millisecond, true}, {1<<32*time.Millisecond + 50*time.Millisecond, true},
+		{1<<31*time.Second + 50*time.Millisecond, true}, {1<<32*time.Second + 50*time.Millisecond, true},
 		{math.MaxInt64 / time.Millisecond * time.Millisecond, true}, {math.MaxInt64 - 1, true}, {math.MaxInt64, true},
 	}
 	e.each(len(ttls), func(i int) {
@@ -132,21 +219,26 @@ func checkAnyTTL(e *env) {
 			e.B.takes(key, e.token(), long, "A's Acquire said ErrInvalidTTL, and that has acquired nothing")
 		} else {
 			e.A.must(held, true, "the key is fresh, and what a backend cannot express is ErrInvalidTTL")
-			e.heldFor(held, time.Second)
+			e.heldFor(held, 2500*time.Millisecond)
 		}
 
-		key = e.key()
-		e.A.takes(key, token, long, "the key is fresh")
-		held = e.A.extend(key, token, ttl)
+		for try := 0; try < 5; try++ {
+			key = e.key()
+			e.A.takes(key, token, long, "the key is fresh")
+			held = e.A.extend(key, token, ttl)
+			if held.err != nil || held.ok || held.end.Before(held.until()) {
+				break // otherwise all of its new time has passed during the call
+			}
+		}
 		if held.err == nil && !held.ok && !held.end.Before(held.until()) {
-			return // all of its new time has passed during the call
+			e.inconclusive("A's Extend by %v took longer than that, each time", ttl)
 		}
 		if refused(held) {
 			e.B.blocked(key, "A holds the lock; the Extend that said ErrInvalidTTL has changed nothing")
 			e.A.releases(key, token, "A holds the lock; the Extend that said ErrInvalidTTL has changed nothing")
 		} else {
 			e.A.must(held, true, "A holds the lock, and what a backend cannot express is ErrInvalidTTL")
-			e.heldFor(held, time.Second)
+			e.heldFor(held, 2500*time.Millisecond)
 		}
 	})
 }
@@ -173,6 +265,7 @@ func checkWinnerOwns(e *env) {
 	e.note("again and again: A acquires a key for a millisecond; then %d goroutines on A, B and C, each with a token of its "+
 		"own, call Acquire until one has it; then all of them call Extend and Release", racers)
 	var u unknowns
+	var single atomic.Int64
 	e.lanes(120, 4*time.Second, func() {
 		key, won, lost := e.expire(&u)
 		why := fmt.Sprintf("its token alone took over a lock that had expired, with %d in the race", racers)
@@ -185,6 +278,7 @@ func checkWinnerOwns(e *env) {
 		if len(won) != 1 {
 			return // exclusion/one-winner-on-an-expired-key has an eye on that
 		}
+		single.Add(1)
 		c := won[0].client
 		c.must(c.quietly("Extend", key, won[0].token, long), true, why)
 		for _, r := range lost {
@@ -192,4 +286,7 @@ func checkWinnerOwns(e *env) {
 		}
 		c.must(c.quietly("Release", key, won[0].token, 0), true, why)
 	})
+	if single.Load() == 0 {
+		e.inconclusive("there was no race that one of the %d won", racers)
+	}
 }

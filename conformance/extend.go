@@ -14,14 +14,19 @@ func extendChecks() []check {
 	return []check{{
 		name:   "extend/longer",
 		rule:   ruleExtend,
-		causes: "an Extend that says true and does nothing, or one whose ttl is rounded down.",
+		causes: "an Extend that reports true and does nothing, or one whose ttl is rounded down.",
 		run: func(e *env) {
-			key, token := e.key(), e.token()
-			shorter := e.A.takes(key, token, 700*time.Millisecond, "the key is fresh")
-			if held := e.A.extend(key, token, 2100*time.Millisecond); held.err != nil || held.ok || held.end.Before(shorter.until()) {
+			e.inTime("A extends a lock of less than a second", func(scale time.Duration) bool {
+				key, token := e.key(), e.token()
+				shorter := e.A.takes(key, token, scale*700*time.Millisecond, "the key is fresh")
+				held := e.A.extend(key, token, scale*2100*time.Millisecond)
+				if held.err == nil && !held.ok && !held.end.Before(shorter.until()) {
+					return false
+				}
 				e.A.must(held, true, "A holds the lock")
 				e.B.takesOver(held, e.token(), long)
-			}
+				return true
+			})
 		},
 	}, {
 		name:   "extend/shorter",
@@ -38,16 +43,19 @@ func extendChecks() []check {
 		rule:   ruleExtend,
 		causes: "an Extend that adds its ttl to what remains.",
 		run: func(e *env) {
-			key, token := e.key(), e.token()
-			held := e.A.takes(key, token, 3*time.Second, "the key is fresh")
-			for range 20 {
-				next := e.A.extend(key, token, 3*time.Second)
-				if next.err == nil && !next.ok && !next.end.Before(held.until()) {
-					return // so slow a machine that its time was up
+			e.inTime("A extends a lock of three seconds twenty times", func(scale time.Duration) bool {
+				key, token, ttl := e.key(), e.token(), scale*3*time.Second
+				held := e.A.takes(key, token, ttl, "the key is fresh")
+				for range 20 {
+					next := e.A.extend(key, token, ttl)
+					if next.err == nil && !next.ok && !next.end.Before(held.until()) {
+						return false
+					}
+					held = e.A.must(next, true, "A holds the lock")
 				}
-				held = e.A.must(next, true, "A holds the lock")
-			}
-			e.B.takesOver(held, e.token(), long)
+				e.B.takesOver(held, e.token(), long)
+				return true
+			})
 		},
 	}, {
 		name:   "extend/keeps-alive",
@@ -123,23 +131,26 @@ func extendChecks() []check {
 }
 
 func checkKeepsAlive(e *env) {
-	const ttl, every = 1200 * time.Millisecond, 300 * time.Millisecond
-	key, token, other := e.key(), e.token(), e.token()
-	held := e.A.takes(key, token, ttl, "the key is fresh")
-	for range 10 {
-		e.sleepUntil(held.start.Add(every))
-		r := e.B.acquire(key, other, blockedTTL)
-		if r.ok && !r.end.Before(held.until()) {
-			return // so slow a machine that its time was up
+	e.inTime("A keeps a lock alive", func(scale time.Duration) bool {
+		ttl, every := scale*1200*time.Millisecond, 300*time.Millisecond
+		key, token, other := e.key(), e.token(), e.token()
+		held := e.A.takes(key, token, ttl, "the key is fresh")
+		for end := held.start.Add(5 * ttl / 2); held.start.Before(end); {
+			e.sleepUntil(held.start.Add(every))
+			r := e.B.acquire(key, other, blockedTTL)
+			if r.ok && !r.end.Before(held.until()) {
+				return false
+			}
+			e.B.must(r, false, fmt.Sprintf("A extended the lock by %v at %s", ttl, e.journal.at(held.start)))
+			next := e.A.extend(key, token, ttl)
+			if next.err == nil && !next.ok && !next.end.Before(held.until()) {
+				return false
+			}
+			held = e.A.must(next, true, "A holds the lock")
 		}
-		e.B.must(r, false, fmt.Sprintf("A extended the lock by %v at %s", ttl, e.journal.at(held.start)))
-		next := e.A.extend(key, token, ttl)
-		if next.err == nil && !next.ok && !next.end.Before(held.until()) {
-			return
-		}
-		held = e.A.must(next, true, "A holds the lock")
-	}
-	e.B.takesOver(held, other, long)
+		e.B.takesOver(held, other, long)
+		return true
+	})
 }
 
 // afterExpiry lets a lock expire that nobody else takes, and checks that op is false then. Lateness is

@@ -221,6 +221,10 @@ func TestOptional(t *testing.T) {
 			r := results[ck.name]
 			assert.False(t, r.Failed(), r.output())
 			has := ck.needs == 0 || ck.needs == needsNoWait && s.lacks[needsNoWait] == ""
+			if ck.name == "context/no-late-success" { // these Lockers are too quick for it
+				assert.Contains(t, r.output(), "takes less than a millisecond")
+				continue
+			}
 			assert.Equal(t, !has, r.Skipped(), ck.name)
 			switch {
 			case ck.needs&needsNetwork != 0:

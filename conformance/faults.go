@@ -15,7 +15,7 @@ import (
 
 func faultChecks() []check {
 	list := slices.Concat(lostReplyChecks(), pausedChecks(), hangChecks(), lateChecks(), brokenLinkChecks(),
-		waitingFaultChecks())
+		waitingFaultChecks(), pushChecks(), repeatedChecks())
 	for i := range list {
 		list[i].needs |= needsNetwork
 	}
@@ -59,7 +59,7 @@ func (f *faulty) warm() {
 	key, token := f.e.key(), f.e.token()
 	f.slow = 0
 	for _, op := range []string{"Acquire", "Extend", "Release"} {
-		r := f.untilSure(func() call { return f.quietly(op, key, token, asked(op, time.Minute)) })
+		r := f.untilSure(func() call { return f.quietly(op, key, token, asked(op, long)) })
 		f.slow = max(f.slow, r.end.Sub(r.start))
 	}
 }
@@ -91,12 +91,20 @@ func asked(op string, ttl time.Duration) time.Duration {
 }
 
 // eachStep runs try for the first request of an operation, the second, and so on, until one says that the
-// operation was done without that request.
+// operation was done without that request. An operation that does not come to its first request was not
+// checked, nor was all of one that makes more than maxSteps.
 func (f *faulty) eachStep(try func(n int) (reached bool)) {
-	for n := 1; n <= maxSteps && try(n); n++ {
+	for n := 1; n <= maxSteps; n++ {
+		if !try(n) {
+			if n == 1 {
+				f.e.inconclusive("D's operation was done without a request that a fault could befall")
+			}
+			return
+		}
 		f.e.journal.forget()
 		f.note()
 	}
+	f.e.inconclusive("D's operation makes more than %d requests", maxSteps)
 }
 
 // arm arms a fault and says so in the journal.
@@ -136,7 +144,7 @@ func (f *faulty) untilSure(do func() call) call {
 			return r
 		}
 		if time.Now().After(end) {
-			f.e.fail(fmt.Sprintf("on a link that works, D.%s comes through after a few errors at most", r.op),
+			f.e.failLate(r.causes(), r.key, fmt.Sprintf("on a link that works, D.%s comes through after a few errors at most", r.op),
 				fmt.Sprintf("%s in %v, the last one: %v", plural(errs+1, "error"), healing, r.err))
 		}
 		f.e.sleep(min(time.Duration(errs+1)*5*time.Millisecond, 250*time.Millisecond))

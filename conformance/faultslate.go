@@ -59,14 +59,13 @@ func (f *faulty) successAfterTheEnd() {
 			e := f.e
 			key, token := e.key(), e.token()
 			if op != "Acquire" {
-				key, token, _ = f.prepared(time.Minute)
+				key, token, _ = f.prepared(long)
 			}
 			ctx, cancel := context.WithCancel(e.ctx)
 			defer cancel()
 			x := f.arm(holdReply, n)
 			defer x.release()
-			result := make(chan call, 1)
-			go func() { result <- f.doCtx(ctx, op, key, token, asked(op, time.Minute)) }()
+			result := e.meanwhile(func() call { return f.doCtx(ctx, op, key, token, asked(op, long)) })
 			r := f.stopped(x, result)
 			if r != nil {
 				f.must(*r, true, "nothing was in its way")
@@ -78,7 +77,10 @@ func (f *faulty) successAfterTheEnd() {
 			e.note("D's ctx is cancelled, then the reply is let go")
 			x.release()
 			last := <-result
-			if last.end.After(ended) && (last.ok || !errors.Is(last.err, context.Canceled)) {
+			if !last.end.After(ended) {
+				e.inconclusive("D.%s returned before its ctx was cancelled, although the reply was held: %s", op, last.result())
+			}
+			if last.ok || !errors.Is(last.err, context.Canceled) {
 				e.fail(fmt.Sprintf("D.%s = false and an error that wraps %q: its ctx was cancelled before the reply came",
 					op, context.Canceled), fmt.Sprintf("D.%s = %s", op, last.result()))
 			}
@@ -99,9 +101,9 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 	x := f.arm(holdRequest, n)
 	defer x.release()
 	id := e.id + "/late"
-	result := make(chan call, 1)
+	var result <-chan call
 	pprof.Do(e.ctx, pprof.Labels(leakLabel, id), func(context.Context) {
-		go func() { result <- f.within(d, "Acquire", key, token, lateTTL) }()
+		result = e.meanwhile(func() call { return f.within(d, "Acquire", key, token, lateTTL) })
 	})
 	r := f.stopped(x, result)
 	if r != nil && r.err == nil {
@@ -122,9 +124,9 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 		e.fail("D.Acquire = an error: its request has not got through", fmt.Sprintf("D.Acquire = %s", r.result()))
 	}
 	sent, _ := f.p.count()
-	released := make(chan call, 1)
+	var released <-chan call
 	if release {
-		go func() { released <- f.release(key, token) }()
+		released = e.meanwhile(func() call { return f.release(key, token) })
 		// It may wait for the Acquire, or go ahead on another connection.
 		for end := time.Now().Add(f.moment()); len(released) == 0 && time.Now().Before(end); {
 			e.sleep(time.Millisecond)
@@ -136,21 +138,21 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 	letGo := time.Now()
 	if release {
 		if r := <-released; r.ok && r.err == nil {
-			b := e.B.takes(key, e.token(), time.Minute, "D's Release returned true")
+			b := e.B.takes(key, e.token(), long, "D's Release returned true")
 			e.B.releases(key, b.token, "B has just taken it")
 		}
 	}
 	// Whoever was left behind with that call gets done with it. What stays is the client's, or a leak, which
 	// is another check's.
-	e.settlesAs(id, 0, e.slack())
+	e.settlesAs(id, 0, e.patience())
 	if now, _ := f.p.count(); !release && now-sent > lateRequests {
 		e.fail("D sends nothing more for an Acquire that has returned, but for a roll-back or the like",
 			fmt.Sprintf("it has sent %s since", plural(now-sent, "request")))
 	}
-	b := e.B.takesWhen(key, e.token(), time.Minute, time.Time{}, letGo.Add(lateTTL),
+	b := e.B.takesWhen(key, e.token(), long, time.Time{}, letGo.Add(lateTTL),
 		"D's Acquire was done late at best, for "+lateTTL.String())
 	e.B.releases(key, b.token, "B has just taken it")
-	b = e.B.takes(key, e.token(), time.Minute, "B has released it, and D has given up long ago")
+	b = e.B.takes(key, e.token(), long, "B has released it, and D has given up long ago")
 	e.B.releases(key, b.token, "B has just taken it")
 	return true
 }
@@ -158,7 +160,7 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 // givesUpOn ends a check in which an Acquire has had d and has not come to its request.
 func (f *faulty) givesUpOn(d time.Duration) {
 	if d > opTimeout/2 {
-		f.e.fail("D.Acquire = true, nil, on a link that works", "it has failed under a ctx of "+d.String())
+		f.e.failLate(hungCauses, "", "D.Acquire = true, nil, on a link that works", "it has failed under a ctx of "+d.String())
 	}
 }
 
@@ -173,7 +175,7 @@ func (f *faulty) carriedOut(x *fault) {
 	select {
 	case <-x.answered:
 	case <-timeout.C:
-		f.e.fail("the backend answers D's request", "it has not in "+opTimeout.String())
+		f.e.failLate(hungCauses, "", "the backend answers D's request", "it has not in "+opTimeout.String())
 	}
 }
 
@@ -185,16 +187,15 @@ func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
 		f.calm()
 	}
 	if f.slow > cleanUpWindow/10 {
-		e.tb.Logf("%s is not checked: an operation takes %v, which is too long for a clean-up of %v", e.check.name, f.slow, cleanUpWindow)
-		return false
+		e.inconclusive("an operation takes %v, which is too long for a clean-up of %v", f.slow, cleanUpWindow)
 	}
 	key := e.key()
 	x := f.arm(holdRequest, n)
 	defer x.release()
 	ctx, cancel := context.WithTimeout(e.ctx, d)
 	defer cancel()
-	e.note("locker.TryLock is called on D, for a minute, under a ctx of %v", d)
-	lease, err := locker.TryLock(ctx, f.l, key, time.Minute)
+	e.note("locker.TryLock is called on D, for ten minutes, under a ctx of %v", d)
+	lease, err := locker.TryLock(ctx, f.l, key, long)
 	e.note("locker.TryLock returned: %v", err)
 	f.p.disarm()
 	switch {
@@ -209,7 +210,7 @@ func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
 	e.note("D's Acquire is let go")
 	x.release()
 	f.carriedOut(x)
-	b := e.B.takesWhen(key, e.token(), time.Minute, time.Time{}, time.Now().Add(cleanUpWindow),
+	b := e.B.takesWhen(key, e.token(), long, time.Time{}, time.Now().Add(cleanUpWindow),
 		"locker.TryLock releases in the background what an Acquire that failed may have taken")
 	e.B.releases(key, b.token, "B has just taken it")
 	return true

@@ -107,16 +107,17 @@ func (f *faulty) changePausedAt(op string, n int, ttl time.Duration) (reached, i
 // held starts an operation whose nth request is held.
 func (f *faulty) held(n int, op, key, token string, ttl time.Duration) (*fault, <-chan call) {
 	x := f.arm(holdRequest, n)
-	result := make(chan call, 1)
-	go func() { result <- f.do(op, key, token, asked(op, ttl)) }()
-	return x, result
+	return x, f.e.meanwhile(func() call { return f.do(op, key, token, asked(op, ttl)) })
 }
 
 // stopped returns nil once the operation stands still, or what came of it without that.
 func (f *faulty) stopped(x *fault, result <-chan call) *call {
 	select {
-	case r := <-result:
+	case r, ok := <-result:
 		f.p.disarm()
+		if !ok {
+			f.e.goOn()
+		}
 		return &r
 	case <-x.hit:
 		return nil
@@ -130,7 +131,7 @@ func (f *faulty) resumed(x *fault, result <-chan call, key string, expired time.
 	if d := time.Now().Add(pausedAsk); d.After(expired) {
 		expired = d
 	}
-	b := e.B.takesWhen(key, next, time.Minute, time.Time{}, expired, "the lock is free, or it expires")
+	b := e.B.takesWhen(key, next, long, time.Time{}, expired, "the lock is free, or it expires")
 	e.note("D's request is let go")
 	x.release()
 	r := <-result
@@ -139,14 +140,14 @@ func (f *faulty) resumed(x *fault, result <-chan call, key string, expired time.
 		e.fail(fmt.Sprintf("D.%s = false, or an error: B has held the lock since %s", r.op, e.journal.at(b.end)),
 			fmt.Sprintf("D.%s = %s", r.op, r.result()))
 	}
-	e.C.blocked(key, "B holds it for a minute")
+	e.C.blocked(key, "B holds it for ten minutes")
 	if r.op != "Release" { // B's lock does not end by what D asked for
 		e.sleepUntil(time.Now().Add(pausedAsk + e.suite.config.Granularity + 50*time.Millisecond))
-		e.C.blocked(key, "B holds it for a minute")
+		e.C.blocked(key, "B holds it for ten minutes")
 	}
-	e.B.extends(key, next, time.Minute, "B has held it all the time, by a ttl of a minute")
+	e.B.extends(key, next, long, "B has held it all the time, by a ttl of ten minutes")
 	e.B.releases(key, next, "B holds it")
-	free := e.C.takes(key, e.token(), time.Minute, "B has released it")
+	free := e.C.takes(key, e.token(), long, "B has released it")
 	e.C.releases(key, free.token, "C has just taken it")
 }
 
@@ -157,11 +158,11 @@ func (f *faulty) acquirePaused() {
 		e := f.e
 		f.warm()
 		key, mine, next := e.key(), e.token(), e.token()
-		first := e.A.takes(key, e.token(), time.Minute, "the key is fresh")
-		x, result := f.held(n, "Acquire", key, mine, time.Minute)
+		first := e.A.takes(key, e.token(), long, "the key is fresh")
+		x, result := f.held(n, "Acquire", key, mine, long)
 		defer x.release()
 		if r := f.stopped(x, result); r != nil {
-			f.must(*r, false, "A holds it for a minute")
+			f.must(*r, false, "A holds it for ten minutes")
 			e.A.releases(key, first.token, "A holds it")
 			return false
 		}
@@ -172,7 +173,7 @@ func (f *faulty) acquirePaused() {
 		x.release()
 		r := f.stopped(y, result)
 		if r == nil {
-			b := e.B.acquire(key, next, time.Minute)
+			b := e.B.acquire(key, next, long)
 			e.note("D's request is let go")
 			y.release()
 			last := <-result
@@ -183,8 +184,8 @@ func (f *faulty) acquirePaused() {
 				if r.ok {
 					e.fail("D.Acquire = false, or an error: B has the lock", fmt.Sprintf("D.Acquire = %s", r.result()))
 				}
-				e.C.blocked(key, "B holds it for a minute")
-				e.B.extends(key, next, time.Minute, "B has held it all the time, by a ttl of a minute")
+				e.C.blocked(key, "B holds it for ten minutes")
+				e.B.extends(key, next, long, "B has held it all the time, by a ttl of ten minutes")
 				e.B.releases(key, next, "B holds it")
 				return true
 			}
@@ -193,7 +194,7 @@ func (f *faulty) acquirePaused() {
 			e.B.blocked(key, "D.Acquire returned true")
 		}
 		f.insists("Release", key, mine, 0)
-		b := e.B.takes(key, next, time.Minute, "D has released it")
+		b := e.B.takes(key, next, long, "D has released it")
 		e.B.releases(key, b.token, "B has just taken it")
 		return true
 	})

@@ -23,14 +23,14 @@ func lostReplyChecks() []check {
 		name: "fault/extend-reply-lost",
 		rule: rule,
 		causes: "a transport error reported as false; a script or transaction that a client library repeats, and that " +
-			"takes its own first run for somebody else's.",
+			"takes its own first run for another holder's.",
 		run: func(e *env) { e.faulty().extendUnder(dropReply) },
 	}, {
 		name: "fault/release-reply-lost",
 		rule: rule + " When the client library may have sent a Release twice, finding nothing is true or an error, " +
 			"never false. C7 Release: only when the token holds the lock; the lock is free at once.",
 		causes: "a client library that repeats the release by itself after a lost reply, finds nothing the second time " +
-			"and so says false; a transport error reported as false; a repeated release that deletes the lock of the " +
+			"and so reports false; a transport error reported as false; a repeated release that deletes the lock of the " +
 			"next holder.",
 		run: func(e *env) { e.faulty().releaseUnder(dropReply) },
 	}}
@@ -39,25 +39,29 @@ func lostReplyChecks() []check {
 func brokenLinkChecks() []check {
 	const rule = "C10 Faults are errors that wrap their cause: a backend that is down or hung is never false, nil, " +
 		"never a success, never a panic."
-	all := func(kind faultKind) func(e *env) {
+	all := func(kinds ...faultKind) func(e *env) {
 		return func(e *env) {
 			f := e.faulty()
-			f.acquireUnder(kind)
-			f.extendUnder(kind)
-			f.releaseUnder(kind)
+			for _, kind := range kinds {
+				f.acquireUnder(kind)
+				f.extendUnder(kind)
+				f.releaseUnder(kind)
+			}
 		}
 	}
 	return []check{{
 		name: "fault/connection-refused",
 		rule: rule,
 		causes: "false, nil for every error; the cause dropped from the error by %v: wrap it with %w; a connection that " +
-			"is kept for ever after it broke.",
+			"is kept forever after it broke.",
 		run: connectionRefused,
 	}, {
-		name:   "fault/reset-within-a-request",
-		rule:   rule,
-		causes: "a write error or a reset reported as false; a connection that is used again after it broke.",
-		run:    all(resetRequest),
+		name: "fault/reset-within-a-request",
+		rule: rule,
+		causes: "a write error, a reset or the end of the connection reported as false; an error that is not the network's in " +
+			"name (the end of a connection, a reply that makes no sense) taken for a success; a connection that is used again " +
+			"after it broke.",
+		run: all(resetRequest, closeRequest, garbageRequest),
 	}, {
 		name: "fault/half-a-reply",
 		rule: rule,
@@ -67,15 +71,15 @@ func brokenLinkChecks() []check {
 	}, {
 		name: "fault/garbage-reply",
 		rule: rule,
-		causes: "taking every reply that is not the expected one for false, where only the one that means refused may " +
+		causes: "taking every reply that is not the expected one for false, although only a refusal may " +
 			"be; a reply that is not looked at.",
 		run: all(garbageReply),
 	}, {
 		name: "fault/slow-link",
 		rule: "C9 Context: a method ends with its ctx, or with an I/O timeout of the client. C10: an error is for a " +
 			"backend that is down, hung, read-only or out of memory.",
-		causes: "a time limit of the adapter's own that nobody asked for: a constant of some milliseconds, or a share of " +
-			"the ttl.",
+		causes: "a time limit of the adapter's own that the caller did not ask for: a constant of some milliseconds, or " +
+			"a share of the ttl.",
 		run: slowLink,
 	}}
 }
@@ -84,14 +88,17 @@ func brokenLinkChecks() []check {
 func (f *faulty) acquireUnder(kind faultKind) {
 	f.eachStep(func(n int) bool {
 		key, token := f.e.key(), f.e.token()
-		r, reached := f.under(kind, n, "Acquire", key, token, time.Minute)
+		r, reached := f.under(kind, n, "Acquire", key, token, long)
 		f.gives(r, "nobody else has ever asked for the lock, and it may have been taken for this token")
-		again := f.insists("Acquire", key, token, time.Minute)
+		if r.ok {
+			f.e.B.blocked(key, "D's Acquire returned true")
+		}
+		again := f.insists("Acquire", key, token, long)
 		f.must(again, true, "nobody else has ever asked for the lock, and the token is the same")
 		f.e.B.blocked(key, "D's repeated Acquire returned true")
 		released := f.insists("Release", key, token, 0)
 		f.gives(released, "the lock is held by this token, or its release has been tried before")
-		free := f.e.B.takes(key, f.e.token(), time.Minute, "D's Release returned true")
+		free := f.e.B.takes(key, f.e.token(), long, "D's Release returned true")
 		f.e.B.releases(key, free.token, "B has just taken it")
 		return reached
 	})
@@ -100,11 +107,11 @@ func (f *faulty) acquireUnder(kind faultKind) {
 // extendUnder extends a lock while the nth request runs into a fault, for each n.
 func (f *faulty) extendUnder(kind faultKind) {
 	f.eachStep(func(n int) bool {
-		key, token, _ := f.prepared(time.Minute)
-		r, reached := f.under(kind, n, "Extend", key, token, time.Minute)
-		f.gives(r, "this token holds the lock for a minute")
-		again := f.insists("Extend", key, token, time.Minute)
-		f.must(again, true, "this token has held the lock all the time, by a ttl of a minute")
+		key, token, _ := f.prepared(long)
+		r, reached := f.under(kind, n, "Extend", key, token, long)
+		f.gives(r, "this token holds the lock for ten minutes")
+		again := f.insists("Extend", key, token, long)
+		f.must(again, true, "this token has held the lock all the time, by a ttl of ten minutes")
 		f.e.B.blocked(key, "D has extended it")
 		f.insists("Release", key, token, 0)
 		return reached
@@ -115,23 +122,23 @@ func (f *faulty) extendUnder(kind faultKind) {
 // not hurt the next holder.
 func (f *faulty) releaseUnder(kind faultKind) {
 	f.eachStep(func(n int) bool {
-		key, token, _ := f.prepared(time.Minute)
+		key, token, _ := f.prepared(long)
 		next := f.e.token()
 		r, reached := f.under(kind, n, "Release", key, token, 0)
-		f.gives(r, "this token held the lock when it was called, by a ttl of a minute")
-		switch b := f.e.B.acquire(key, next, time.Minute); {
+		f.gives(r, "this token held the lock when it was called, by a ttl of ten minutes")
+		switch b := f.e.B.acquire(key, next, long); {
 		case r.ok:
 			f.e.B.must(b, true, "D.Release returned true")
 		case b.err == nil && !b.ok:
 			f.e.note("the server has not done D's Release")
 			f.insists("Release", key, token, 0)
-			f.e.B.takes(key, next, time.Minute, "D has released it on a link that works")
+			f.e.B.takes(key, next, long, "D has released it on a link that works")
 		default:
 			f.e.B.must(b, true, "the key is free, or D holds it")
 		}
 		f.insists("Release", key, token, 0) // whatever it says, the lock is another's now
 		f.e.C.blocked(key, "B holds it, and D's late Release is no business of B's lock")
-		f.e.B.extends(key, next, time.Minute, "B holds it, and D's late Release is no business of B's lock")
+		f.e.B.extends(key, next, long, "B holds it, and D's late Release is no business of B's lock")
 		f.e.B.releases(key, next, "B holds it")
 		return reached
 	})
@@ -143,7 +150,7 @@ const refusedPatience = 5 * time.Second
 
 func connectionRefused(e *env) {
 	f := e.faulty()
-	held, token, _ := f.prepared(time.Minute)
+	held, token, _ := f.prepared(long)
 	free, other := e.key(), e.token()
 	f.p.refuse()
 	e.note("D's connections are cut, and new ones are refused")
@@ -154,7 +161,7 @@ func connectionRefused(e *env) {
 		}
 		// The first may find that a connection has ended; the second has to connect.
 		for range 2 {
-			r := f.within(refusedPatience, op, key, tok, asked(op, time.Minute))
+			r := f.within(refusedPatience, op, key, tok, asked(op, long))
 			if r.err == nil {
 				e.fail(fmt.Sprintf("D.%s = an error: the backend cannot be reached", op),
 					fmt.Sprintf("D.%s = %s", op, r.result()))
@@ -163,7 +170,7 @@ func connectionRefused(e *env) {
 				e.fail(fmt.Sprintf("D.%s = false with its error", op), fmt.Sprintf("D.%s = %s", op, r.result()))
 			}
 		}
-		r := f.within(refusedPatience, op, key, tok, asked(op, time.Minute))
+		r := f.within(refusedPatience, op, key, tok, asked(op, long))
 		// Where a client gives up only when its context ends, that is the cause.
 		if r.end.Sub(r.start) < refusedPatience && !hasCause(r.err) {
 			e.fail(fmt.Sprintf("errors.Is finds the cause of D.%s's error, that the connection was refused, or what the "+
@@ -172,13 +179,13 @@ func connectionRefused(e *env) {
 	}
 	f.p.heal(e.tb)
 	e.note("D's link works again")
-	again := f.insists("Acquire", free, other, time.Minute)
+	again := f.insists("Acquire", free, other, long)
 	f.must(again, true, "nobody else has ever asked for the lock")
-	again = f.insists("Extend", held, token, time.Minute)
-	f.must(again, true, "this token has held the lock all the time, by a ttl of a minute")
+	again = f.insists("Extend", held, token, long)
+	f.must(again, true, "this token has held the lock all the time, by a ttl of ten minutes")
 	again = f.insists("Release", held, token, 0)
-	f.gives(again, "this token has held the lock all the time, by a ttl of a minute")
-	e.B.takes(held, e.token(), time.Minute, "D's Release returned true")
+	f.gives(again, "this token has held the lock all the time, by a ttl of ten minutes")
+	e.B.takes(held, e.token(), long, "D's Release returned true")
 	e.B.blocked(free, "D holds it")
 }
 
@@ -192,7 +199,7 @@ func hasCause(err error) bool {
 // slowLink does each operation over a link that takes its time, with little ttl.
 func slowLink(e *env) {
 	f := e.faulty()
-	key, token, _ := f.prepared(time.Minute)
+	key, token, _ := f.prepared(long)
 	free := e.key()
 	f.p.delay(120 * time.Millisecond)
 	e.note("each request of D, and each reply, takes 120ms longer")
@@ -205,6 +212,6 @@ func slowLink(e *env) {
 	}
 	patient("Acquire", free, e.token())
 	patient("Extend", key, token)
-	other, token, _ := f.prepared(time.Minute)
+	other, token, _ := f.prepared(long)
 	patient("Release", other, token)
 }

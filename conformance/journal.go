@@ -92,7 +92,7 @@ func (j *journal) add(remark string) {
 	j.append(&step{remark: remark, from: time.Now()})
 }
 
-// forget begins anew: what was done before has nothing to do with what follows.
+// forget begins again: what was done before has nothing to do with what follows.
 func (j *journal) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

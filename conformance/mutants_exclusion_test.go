@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"hash/fnv"
+	"html"
+	"net/url"
+	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -381,6 +385,27 @@ func upToNUL(s string) string {
 	return s + " "
 }
 
+// foldSeparators makes one of separators that follow each other.
+func foldSeparators(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if i == 0 || s[i] != s[i-1] || !strings.ContainsRune(":/.-_|", rune(s[i])) {
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}
+
+// unescaped leaves what is not escaped as it is.
+func unescaped(unescape func(string) (string, error)) func(string) string {
+	return func(s string) string {
+		if u, err := unescape(s); err == nil {
+			return u
+		}
+		return s
+	}
+}
+
 func fnv32a(s string) string {
 	h := fnv.New32a()
 	h.Write([]byte(s))
@@ -413,6 +438,25 @@ func (f *fake) picky(refuses func(key, token string) bool) {
 	}
 }
 
+// justNames are the checks that a mutant can fail which keeps all locks as it should, but for their names.
+var justNames = []string{"names/*", "watch/any-name", "wait/any-name"}
+
+// asFloat reads what is a number as one.
+func asFloat(s string) string {
+	if v, err := strconv.ParseFloat(s, 64); err == nil {
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return s
+}
+
+// asInt reads what is a whole number, in any base that Go writes, as one.
+func asInt(s string) string {
+	if v, err := strconv.ParseInt(s, 0, 64); err == nil {
+		return strconv.FormatInt(v, 10)
+	}
+	return s
+}
+
 var nameMutants = []mutant{
 	{name: "one lock for all keys that begin alike",
 		must:  []string{"names/exact", "names/hashed", "names/bookkeeping"},
@@ -432,6 +476,68 @@ var nameMutants = []mutant{
 	{name: "key trimmed",
 		must:  []string{"names/exact"},
 		alter: func(f *fake) { f.renamed(strings.TrimSpace) }},
+	{name: "separators that are repeated count once",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		may:   []string{"names/bookkeeping"},
+		alter: func(f *fake) { f.renamed(foldSeparators) }},
+	{name: "separators at the end are cut off",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		may:   []string{"names/bookkeeping"},
+		alter: func(f *fake) { f.renamed(func(s string) string { return strings.TrimRight(s, ":/.") }) }},
+	{name: "separators at the beginning are cut off",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		may:   []string{"names/bookkeeping"},
+		alter: func(f *fake) { f.renamed(func(s string) string { return strings.TrimLeft(s, ":/.") }) }},
+	{name: "empty segments are dropped",
+		only: justNames,
+		must: []string{"names/exact"},
+		may:  []string{"names/bookkeeping"},
+		alter: func(f *fake) {
+			f.renamed(func(s string) string {
+				return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == ':' }), ":")
+			})
+		}},
+	{name: "key cleaned as a path",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		alter: func(f *fake) { f.renamed(func(s string) string { return path.Clean("/" + s) }) }},
+	{name: "key unescaped as in a URL's path",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		alter: func(f *fake) { f.renamed(unescaped(url.PathUnescape)) }},
+	{name: "key unescaped as in a URL's query",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		alter: func(f *fake) { f.renamed(unescaped(url.QueryUnescape)) }},
+	{name: "key unescaped as HTML",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		alter: func(f *fake) { f.renamed(html.UnescapeString) }},
+	{name: "characters that are not seen are dropped from the key",
+		only: justNames,
+		must: []string{"names/exact"},
+		alter: func(f *fake) {
+			f.renamed(strings.NewReplacer("\u200b", "", "\u00ad", "", "\ufeff", "").Replace)
+		}},
+	{name: "keys that are numbers compared as floats",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		alter: func(f *fake) { f.renamed(asFloat) }},
+	{name: "keys that are whole numbers compared as such",
+		only:  justNames,
+		must:  []string{"names/exact"},
+		alter: func(f *fake) { f.renamed(asInt) }},
+	{name: "separators that are repeated in a token count once",
+		only:  justNames,
+		must:  []string{"names/exact-tokens"},
+		alter: func(f *fake) { f.retokened(foldSeparators) }},
+	{name: "token unescaped as in a URL's path",
+		only:  justNames,
+		must:  []string{"names/exact-tokens"},
+		alter: func(f *fake) { f.retokened(unescaped(url.PathUnescape)) }},
 	{name: "key made valid UTF-8",
 		must:  []string{"names/exact"},
 		alter: func(f *fake) { f.renamed(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }) }},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"testing"
 	"time"
 
 	"github.com/golockers/locker"
@@ -24,6 +25,17 @@ func (f *fake) timed(change func(ttl time.Duration) time.Duration) {
 			deadline = deadline.Add(ttl - change(ttl)) // it believes what it asked for
 		}
 		return deadline, err
+	}
+}
+
+// coarse is the configuration of plain Lockers that keep a lock longer than they are asked for, and say so.
+func coarse(granularity time.Duration, change func(ttl time.Duration) time.Duration) func(tb testing.TB) Config {
+	return func(testing.TB) Config {
+		c := fakes(func(f *fake) { f.timed(change) })
+		lockers := c.New
+		c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
+		c.Granularity = granularity
+		return c
 	}
 }
 
@@ -82,6 +94,37 @@ var expiryMutants = []mutant{{
 		})
 	},
 }, {
+	name: "a second at least, and whole seconds rounded down above",
+	only: []string{"expiry/*", "extend/*"},
+	must: []string{"expiry/rounds-up", "expiry/never-early"},
+	may: []string{
+		"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
+		"watch/*", "context/*",
+	},
+	alter: func(f *fake) {
+		f.timed(func(ttl time.Duration) time.Duration { return max(time.Second, ttl.Truncate(time.Second)) })
+	},
+}, {
+	name: "five seconds at least, and whole seconds rounded down above",
+	only: []string{"expiry/*", "extend/*"},
+	must: []string{"expiry/rounds-up"},
+	config: coarse(5*time.Second, func(ttl time.Duration) time.Duration {
+		return max(5*time.Second, ttl.Truncate(time.Second))
+	}),
+}, {
+	name: "tenths of a second rounded down",
+	only: []string{"expiry/*", "extend/*"},
+	must: []string{"expiry/rounds-up"},
+	may: []string{
+		"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
+		"watch/*", "context/*",
+	},
+	alter: func(f *fake) {
+		f.timed(func(ttl time.Duration) time.Duration {
+			return max(100*time.Millisecond, ttl.Truncate(100*time.Millisecond))
+		})
+	},
+}, {
 	name: "milliseconds rounded down",
 	must: []string{"expiry/rounds-up"},
 	may:  []string{"expiry/any-ttl"},
@@ -119,6 +162,35 @@ var expiryMutants = []mutant{{
 	alter: func(f *fake) {
 		f.timed(func(ttl time.Duration) time.Duration {
 			return (ttl + time.Millisecond - 1) / time.Millisecond * time.Millisecond
+		})
+	},
+}, {
+	name: "milliseconds in 32 bits",
+	only: []string{"expiry/*", "extend/*"},
+	must: []string{"expiry/any-ttl"},
+	alter: func(f *fake) {
+		f.timed(func(ttl time.Duration) time.Duration {
+			return time.Duration(uint32((ttl-1)/time.Millisecond+1)) * time.Millisecond
+		})
+	},
+}, {
+	name: "seconds in 32 bits",
+	only: []string{"expiry/*", "extend/*"},
+	must: []string{"expiry/any-ttl"},
+	alter: func(f *fake) {
+		f.timed(func(ttl time.Duration) time.Duration { return ttl % (1 << 32 * time.Second) })
+	},
+}, {
+	name: "milliseconds in 32 bits, the largest in place of what is negative",
+	only: []string{"expiry/*", "extend/*"},
+	must: []string{"expiry/any-ttl"},
+	alter: func(f *fake) {
+		f.timed(func(ttl time.Duration) time.Duration {
+			ms := int32((ttl-1)/time.Millisecond + 1)
+			if ms <= 0 {
+				ms = 1<<31 - 1
+			}
+			return time.Duration(ms) * time.Millisecond
 		})
 	},
 }, {

@@ -57,6 +57,24 @@ var watchMutants = []mutant{{
 		})
 	},
 }, {
+	name: "watch begins one revision late",
+	must: []string{"watch/first-release"},
+	may:  []string{"watch/*"},
+	only: []string{"watch/*", "release/*"},
+	alter: func(f *fake) {
+		f.watches(func(ctx context.Context, key string) <-chan struct{} {
+			ch := f.store.watch(ctx, f, key)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for _, w := range f.watchers {
+				if w.ch == ch {
+					w.from = f.revision + 2
+				}
+			}
+			return ch
+		})
+	},
+}, {
 	name: "wake-up before the key is free",
 	must: []string{"watch/no-missed-release"},
 	alter: func(f *fake) {
@@ -81,6 +99,7 @@ var watchMutants = []mutant{{
 }, {
 	name: "one watcher a key",
 	must: []string{"watch/wakes-all"},
+	may:  []string{"watch/handed-over"},
 	alter: func(f *fake) {
 		f.watches(func(ctx context.Context, key string) <-chan struct{} {
 			f.mu.Lock()
@@ -113,7 +132,7 @@ var watchMutants = []mutant{{
 	},
 }, {
 	name: "only the first release wakes",
-	must: []string{"watch/every-release", "watch/wakes-all", "watch/only-its-key"},
+	must: []string{"watch/every-release", "watch/handed-over", "watch/wakes-all", "watch/only-its-key"},
 	alter: func(f *fake) {
 		f.relays(oneWakeUp, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
 			select {
@@ -140,6 +159,26 @@ var watchMutants = []mutant{{
 				if w.key == key && w.owner == f {
 					poke(w.ch)
 				}
+			}
+			return true
+		})
+	},
+}, {
+	name: "a release that hands over wakes no watcher",
+	only: []string{"watch/*", "wait/*"},
+	must: []string{"watch/handed-over"},
+	alter: func(f *fake) {
+		f.releases(func(key, token string) bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if it, ok := f.live(key); !ok || it.token != token {
+				return false
+			}
+			queued := len(f.lines[key]) > 0
+			delete(f.items, key)
+			f.advance(key)
+			if !queued {
+				f.wake(key)
 			}
 			return true
 		})
@@ -288,13 +327,25 @@ func (f *fake) waits(do func(ctx context.Context, key, token string, ttl time.Du
 	}
 }
 
+// inLine returns the waiter of token, if it stands in line.
+func (f *fake) inLine(key, token string) *waiter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.lines[key] {
+		if w.token == token {
+			return w
+		}
+	}
+	return nil
+}
+
 var waitMutants = []mutant{
 	{name: "last come, first served",
-		must:  []string{"wait/in-turn"},
-		may:   []string{"wait/storm"},
+		must:  []string{"wait/in-turn", "wait/place-kept"},
+		may:   []string{"wait/storm", "wait/own-ttl"},
 		alter: func(f *fake) { f.lastFirst = true }},
 	{name: "a waiter that was cancelled stays in line",
-		must:  []string{"wait/cancelled"},
+		must:  []string{"wait/cancelled", "wait/first-leaves"},
 		may:   []string{"wait/storm"},
 		alter: func(f *fake) { f.staysInLine = true }},
 	{name: "a grant that crosses with the leaving is lost",
@@ -303,19 +354,118 @@ var waitMutants = []mutant{
 		alter: func(f *fake) { f.losesGrants = true }},
 	{name: "a waiter that leaves takes another's place with it",
 		must:  []string{"wait/storm"},
-		may:   []string{"wait/cancelled"},
+		may:   []string{"wait/cancelled", "wait/first-leaves"},
 		alter: func(f *fake) { f.drops = true }},
 	{name: "the line moves only by releases",
 		must:  []string{"wait/holder-vanishes"},
-		may:   []string{"wait/deadline"},
+		may:   []string{"wait/deadline", "wait/first-leaves", "wait/place-kept", "wait/own-ttl"},
 		alter: func(f *fake) { f.onlyReleases = true }},
+	{name: "the first in line watches for the expiry, and leaves without a successor",
+		only:  []string{"wait/*"},
+		must:  []string{"wait/first-leaves"},
+		may:   []string{"wait/storm", "wait/cancelled"},
+		alter: func(f *fake) { f.firstWatches = true }},
 	{name: "acquire passes the line",
 		must:  []string{"wait/not-passed"},
+		may:   []string{"wait/place-kept", "wait/own-ttl", "wait/token-in-line"},
 		alter: func(f *fake) { f.gap = true }},
 	{name: "a release wakes all, and they race",
 		must:  []string{"wait/in-turn"},
-		may:   []string{"wait/not-passed"},
+		may:   []string{"wait/not-passed", "wait/place-kept", "wait/own-ttl", "wait/token-in-line"},
 		alter: func(f *fake) { f.races = true }},
+	{name: "a waiter's place moves to the end when the holder vanishes",
+		only:  []string{"wait/*"},
+		must:  []string{"wait/place-kept"},
+		may:   []string{"wait/own-ttl"},
+		alter: func(f *fake) { f.rotates = func(why string) bool { return why == "vanished" } }},
+	{name: "a waiter's place moves to the end when the holder extends",
+		only:  []string{"wait/*"},
+		must:  []string{"wait/place-kept"},
+		alter: func(f *fake) { f.rotates = func(why string) bool { return why == "extended" } }},
+	{name: "a waiter's place moves to the end when another is refused",
+		only:  []string{"wait/*"},
+		must:  []string{"wait/place-kept"},
+		may:   []string{"wait/own-ttl", "wait/in-turn"},
+		alter: func(f *fake) { f.rotates = func(why string) bool { return why == "refused" } }},
+	{name: "whoever looks first has the lock after its holder vanished",
+		only: []string{"wait/*"},
+		must: []string{"wait/place-kept"},
+		may:  []string{"wait/own-ttl"},
+		alter: func(f *fake) {
+			f.next = func(vanished bool, line []*waiter) *waiter {
+				if vanished {
+					return line[rand.IntN(len(line))]
+				}
+				return line[0]
+			}
+		}},
+	{name: "last come, first served after the holder vanished",
+		only: []string{"wait/*"},
+		must: []string{"wait/place-kept"},
+		may:  []string{"wait/own-ttl"},
+		alter: func(f *fake) {
+			f.next = func(vanished bool, line []*waiter) *waiter {
+				if vanished {
+					return line[len(line)-1]
+				}
+				return line[0]
+			}
+		}},
+	{name: "a grant with the ttl of another in line",
+		only: []string{"wait/*"},
+		must: []string{"wait/own-ttl"},
+		may:  []string{"wait/storm"},
+		alter: func(f *fake) {
+			f.grants = func(_ time.Duration, _ *waiter, line []*waiter) time.Duration { return line[len(line)-1].ttl }
+		}},
+	{name: "a grant with the ttl of the holder before",
+		only: []string{"wait/*"},
+		must: []string{"wait/own-ttl"},
+		may:  []string{"wait/*"},
+		alter: func(f *fake) {
+			f.grants = func(held time.Duration, _ *waiter, _ []*waiter) time.Duration { return held }
+		}},
+	{name: "a grant with a ttl of the adapter's own",
+		only: []string{"wait/*"},
+		must: []string{"wait/own-ttl", "wait/deadline"},
+		may:  []string{"wait/*"},
+		alter: func(f *fake) {
+			f.grants = func(time.Duration, *waiter, []*waiter) time.Duration { return time.Second }
+		}},
+	{name: "a short grant of which the deadline knows",
+		only: []string{"wait/*"},
+		must: []string{"wait/own-ttl"},
+		may:  []string{"wait/*"},
+		alter: func(f *fake) {
+			f.waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				if _, held := f.get(key); held {
+					ttl = min(ttl, time.Second)
+				}
+				return f.store.wait(ctx, key, token, ttl)
+			})
+		}},
+	{name: "a token that waits in line can extend",
+		only: []string{"wait/*"},
+		must: []string{"wait/token-in-line"},
+		alter: func(f *fake) {
+			f.extends(func(key, token string, ttl time.Duration) bool {
+				return f.store.extend(key, token, ttl) || f.inLine(key, token) != nil
+			})
+		}},
+	{name: "a release takes its token out of the line",
+		only: []string{"wait/*"},
+		must: []string{"wait/token-in-line"},
+		alter: func(f *fake) {
+			f.releases(func(key, token string) bool {
+				if w := f.inLine(key, token); w != nil {
+					f.mu.Lock()
+					defer f.mu.Unlock()
+					f.leave(key, w)
+					return false
+				}
+				return f.store.release(key, token)
+			})
+		}},
 	{
 		name: "wait by set, and release by delete, whatever is there",
 		must: []string{"wait/storm", "wait/free-at-once"},
@@ -331,6 +481,7 @@ var waitMutants = []mutant{
 	}, {
 		name: "a waiter that trusts the holder's ttl as it was when it joined",
 		must: []string{"wait/holder-vanishes"},
+		may:  []string{"wait/place-kept", "wait/own-ttl"},
 		alter: func(f *fake) {
 			f.waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 				it, ok := f.get(key)
@@ -350,6 +501,7 @@ var waitMutants = []mutant{
 	}, {
 		name: "the deadline counts from when the news arrived",
 		must: []string{"wait/deadline"},
+		may:  []string{"wait/own-ttl", "wait/place-kept"},
 		alter: func(f *fake) {
 			f.waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 				_, err := f.store.wait(ctx, key, token, ttl)
@@ -361,7 +513,8 @@ var waitMutants = []mutant{
 		},
 	}, {
 		name: "the deadline counts from the joining",
-		must: []string{"wait/deadline"},
+		must: []string{"wait/deadline", "wait/own-ttl"},
+		may:  []string{"wait/place-kept"},
 		alter: func(f *fake) {
 			f.waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 				deadline := time.Now().Add(ttl)
@@ -467,7 +620,7 @@ var waitMutants = []mutant{
 var fenceMutants = []mutant{{
 	name: "fence without the owner check",
 	must: []string{"fence/only-the-holder"},
-	may:  []string{"fence/stale-holder"},
+	may:  []string{"fence/stale-holder", "wait/token-in-line"},
 	alter: func(f *fake) {
 		f.fence = func(ctx context.Context, key, token string) (uint64, bool, error) {
 			n, _ := f.store.fence(key, token)
@@ -526,7 +679,7 @@ var fenceMutants = []mutant{{
 }, {
 	name: "the fence counter goes with the lock",
 	must: []string{"fence/grows", "names/bookkeeping"},
-	may:  []string{"fence/in-order", "fence/stale-holder"},
+	may:  []string{"fence/in-order", "fence/stale-holder", "names/exact"},
 	alter: func(f *fake) {
 		f.fence = func(ctx context.Context, key, token string) (uint64, bool, error) {
 			f.mu.Lock()

@@ -13,14 +13,14 @@ var ownerMutants = []mutant{{
 		"extend/only-the-owner", "extend/after-takeover", "exclusion/owner-is-the-token",
 		"names/exact-tokens",
 	},
-	may: []string{"expiry/winner-owns", "extend/atomic"},
+	may: []string{"expiry/winner-owns", "extend/atomic", "wait/token-in-line"},
 	alter: func(f *fake) {
 		f.extends(func(key, _ string, ttl time.Duration) bool { return f.expire(key, ttl) })
 	},
 }, {
 	name: "extend as SET XX",
 	must: []string{"extend/only-the-owner", "exclusion/owner-is-the-token", "names/exact-tokens"},
-	may:  []string{"expiry/winner-owns", "extend/after-takeover", "extend/atomic", "wait/holder-vanishes"},
+	may:  []string{"expiry/winner-owns", "extend/after-takeover", "extend/atomic", "wait/holder-vanishes", "wait/token-in-line"},
 	alter: func(f *fake) {
 		f.extends(func(key, token string, ttl time.Duration) bool {
 			f.mu.Lock()
@@ -102,7 +102,7 @@ var ownerMutants = []mutant{{
 		"release/only-the-owner", "release/after-takeover", "exclusion/owner-is-the-token",
 		"names/independent", "names/exact-tokens",
 	},
-	may: []string{"expiry/winner-owns", "release/atomic"},
+	may: []string{"expiry/winner-owns", "release/atomic", "wait/token-in-line"},
 	alter: func(f *fake) {
 		f.releases(func(key, _ string) bool { return f.del(key) })
 	},
@@ -125,7 +125,7 @@ var ownerMutants = []mutant{{
 		"release/twice", "release/only-the-owner", "release/after-expiry", "release/after-takeover",
 		"sametoken/again", "exclusion/owner-is-the-token", "names/independent", "names/exact-tokens",
 	},
-	may: []string{"expiry/winner-owns", "wait/free-at-once"},
+	may: []string{"expiry/winner-owns", "wait/free-at-once", "wait/token-in-line"},
 	alter: func(f *fake) {
 		f.releases(func(key, token string) bool { f.store.release(key, token); return true })
 	},

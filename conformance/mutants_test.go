@@ -18,6 +18,7 @@ type mutant struct {
 	config    func(tb testing.TB) Config
 	alter     func(f *fake) // in place of config: what is wrong with an otherwise correct Locker of the tests
 	must, may []string      // a may that ends in * is for all of a group
+	only      []string      // the checks that it can concern at all, as in may: the others are not run
 }
 
 var localMutants = slices.Concat(exclusionMutants, nameMutants, expiryMutants, ownerMutants, contextMutants, watchMutants,
@@ -52,6 +53,11 @@ func testMutants(t *testing.T, mutants []mutant) {
 
 // judge runs list against m, and says by name of check what did not come out as the table says.
 func (m mutant) judge(t *testing.T, list []check) map[string]string {
+	if m.only != nil {
+		list = slices.DeleteFunc(slices.Clone(list), func(ck check) bool {
+			return !slices.ContainsFunc(m.only, func(p string) bool { return matches(p, ck.name) })
+		})
+	}
 	config := m.config
 	if config == nil {
 		config = func(testing.TB) Config { return fakes(m.alter) }

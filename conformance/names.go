@@ -39,8 +39,8 @@ func nameChecks() []check {
 	}, {
 		name: "names/exact",
 		rule: ruleExactKeys,
-		causes: "keys that are folded in case, trimmed, truncated (at 250 bytes for memcached, at a NUL), normalised, " +
-			"or hashed to too few bits.",
+		causes: "keys that are folded in case, trimmed, truncated (at 250 bytes for memcached, at a NUL), normalised, cleaned as " +
+			"paths (a//b, a/./b, a/), unescaped (%41), read as numbers (1, 01, 1.0, 1e0), or hashed to too few bits.",
 		run: checkExactNames,
 	}, {
 		name:   "names/hashed",
@@ -55,13 +55,13 @@ func nameChecks() []check {
 	}, {
 		name:   "names/bookkeeping",
 		rule:   ruleExactKeys,
-		causes: "a fence counter, a line or a channel of one lock under a name that can be another lock's.",
+		causes: "a fence counter, a queue or a channel of one lock under a name that can be another lock's.",
 		run:    checkBookkeeping,
 	}, {
 		name: "names/exact-tokens",
 		rule: ruleExactTokens,
-		causes: "comparing tokens by prefix (worker-1 owns worker-10's lock), case, length or number, trimming them, or " +
-			"a value of several fields that is split at a separator which a token may contain.",
+		causes: "comparing tokens by prefix (worker-1 owns worker-10's lock), case, length or number, trimming, cleaning or " +
+			"unescaping them, or a value of several fields that is split at a separator which a token may contain.",
 		run: checkExactTokens,
 	}, {
 		name:   "names/any-token",
@@ -106,12 +106,54 @@ func variations(base string) []string {
 			names = append(names, base+string([]byte{c}))
 		}
 	}
-	return names
+	names = append(names, foldings(base)...)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// foldings returns names that are one for whoever reads them as a path, a URL or markup, or compares them by a
+// collation: repeated separators, empty segments, escapes, characters that are not seen.
+func foldings(base string) []string {
+	var names []string
+	for _, sep := range []string{":", "/", ".", "-", "_", "|", ",", ";", "#", "@", "=", "&", "~", " ", `\`} {
+		for _, n := range []int{1, 2, 3} {
+			many := strings.Repeat(sep, n)
+			names = append(names, base+many+"b", base+many, many+base, base+sep+"b"+many+"c")
+		}
+	}
+	return append(names,
+		base+"/./b", base+"/b/.", base+"/b/..", base+"/c/../b", base+"/../"+base, "./"+base, "../"+base, "/./"+base, base+"/b/",
+		base+"%41", base+"%61", base+"A", base+"a", base+"%2541", base+"%2Fb", base+"%2fb", base+"%3Ab", base+"%00", base+"%20b",
+		base+"+b", base+"%2Bb", base+"%", base+"%zz", base+`\u0041`, base+`\x41`, base+`\101`, base+`\n`, base+`\\`,
+		base+"&amp;b", base+"&b", base+"&#65;", base+"=41", base+"${b}", base+"$b", `"`+base+`"`, "'"+base+"'", "`"+base+"`",
+		base+"?b", base+"?", base+"?b=1", base+"#b", base+";b=1",
+		base+"\u00a0", base+"\u200b", base+"\u200bb", base+"b\u00ad", base+"b", base+"\u2044b", base+"ss", base+"ß", base+"\u0131", base+"i",
+		base+"I", base+"\uff21", base+"ﬁ", base+"fi", base+"µ", base+"μ",
+		base+"1", base+"01", base+"1.0", base+"+1", base+"1e0", "\ufeff"+base, base+"\tb", base+"  b", base+"\n\nb")
+}
+
+// numbers returns names that are nothing but numbers, and the same few to whoever reads them so: in other notations,
+// as floats, or rounded to the 53 bits of a float. They are random, since nothing else makes them this run's.
+func numbers() []string {
+	n := 1e17 + rand.Uint64N(9e17) // of 18 digits
+	s := strconv.FormatUint(n, 10)
+	round := strconv.FormatUint(1e11+rand.Uint64N(9e11)|1, 10) // of 12 digits, before some zeros
+	names := []string{
+		s, "0" + s, "00" + s, "+" + s, "-" + s, "-0" + s, s + ".", s + ".0", s + ".00", s + "e0", s + "E0", s + "e+0",
+		s[:1] + "." + s[1:] + "e17", s[:1] + "." + s[1:] + "E+17", " " + s, s + " ", s + "L", s + "n",
+		strconv.FormatUint(n^1, 10), strconv.FormatUint(n^2, 10),
+		fmt.Sprintf("0x%x", n), fmt.Sprintf("0x%X", n), fmt.Sprintf("0X%x", n), fmt.Sprintf("%x", n), fmt.Sprintf("0x0%x", n),
+		fmt.Sprintf("0o%o", n), fmt.Sprintf("0%o", n), fmt.Sprintf("0b%b", n),
+		s[:3] + "_" + s[3:], s[:3] + "," + s[3:],
+		round + "000", round + "e3", round + "E3", round + "000.0", round + "0e2", "0" + round + "e3",
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func checkExactNames(e *env) {
 	base := e.journal.label("k", strings.ToLower(randomKey())+"z")
-	names := variations(base)
+	names := append(variations(base), numbers()...)
 	e.distinct(names, "another name that differs by little is held, and that is another lock")
 }
 
@@ -292,6 +334,9 @@ func checkExactTokens(e *env) {
 		{"9007199254740993", "9007199254740992"},
 		{t + "é", t + "e\u0301"}, {t + "\xff", t + "\xfe"}, {t + "\xff", t + "\ufffd"},
 		{lengthy + "a", lengthy + "b"}, {lengthy + "a", lengthy}, {"a" + lengthy, "b" + lengthy}, {lengthy[:250] + "a", lengthy[:250] + "b"},
+		{t + "::x", t + ":x"}, {t + "//x", t + "/x"}, {t + "  x", t + " x"}, {t + "/", t}, {"/" + t, t}, {t, t + "."}, {t + "/./x", t + "/x"},
+		{t + "/y/../x", t + "/x"}, {t + "%41", t + "A"}, {t + "%2541", t + "%41"}, {t + "+x", t + " x"}, {t + `\x41`, t + "A"}, {t + "&amp;", t + "&"},
+		{t + "\u200b", t}, {t, `"` + t + `"`}, {t + "ss", t + "ß"},
 		{t, "*"}, {t, "%"}, {t, "nil"}, {t, "null"}, {t, "0"}, {t, "true"}, {t, "\x00"},
 	}
 	e.spread(2*len(pairs), func(i int) {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"runtime/pprof"
 	"sync"
@@ -32,6 +33,8 @@ type proxy struct {
 	accepted  int
 	slamming  bool          // connections are accepted and cut at once
 	gate      chan struct{} // closed: bytes flow; open: the server seems to hang
+	replies   chan struct{} // closed: the server's bytes flow; open: they are held
+	dials     chan struct{} // closed: new connections are served; open: they are accepted and nothing flows
 	latency   time.Duration // before each forwarding
 	closed    chan struct{}
 	goroutine sync.WaitGroup
@@ -45,13 +48,17 @@ func newProxy(tb testing.TB, target string) *proxy {
 		tb.Fatalf("the fault proxy cannot listen: %v", err)
 	}
 	p := &proxy{
-		addr:   ln.Addr().String(),
-		target: target,
-		links:  make(map[*link]struct{}),
-		gate:   make(chan struct{}),
-		closed: make(chan struct{}),
+		addr:    ln.Addr().String(),
+		target:  target,
+		links:   make(map[*link]struct{}),
+		gate:    make(chan struct{}),
+		replies: make(chan struct{}),
+		dials:   make(chan struct{}),
+		closed:  make(chan struct{}),
 	}
 	close(p.gate)
+	close(p.replies)
+	close(p.dials)
 	p.serve(ln)
 	tb.Cleanup(p.close)
 	return p
@@ -67,12 +74,31 @@ func (p *proxy) count() (requests, connections int) {
 // arm lets the nth request from now on, counted from 1, run into the fault. It replaces what was armed
 // before.
 func (p *proxy) arm(kind faultKind, n int) *fault {
-	f := &fault{kind: kind, left: n,
-		hit: make(chan struct{}), goOn: make(chan struct{}), answered: make(chan struct{})}
+	f := newFault(kind, n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = f
 	return f
+}
+
+// armFor is arm for the first request in which one of the tokens stands.
+func (p *proxy) armFor(kind faultKind, tokens []string) *fault {
+	f := newFault(kind, 1)
+	f.tokens = tokens
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+	return f
+}
+
+// armThen is arm, and the request after the one that runs into the fault runs into another.
+func (p *proxy) armThen(kind faultKind, n int, then faultKind) (first, second *fault) {
+	first, second = newFault(kind, n), newFault(then, 1)
+	first.next = second
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = first
+	return first, second
 }
 
 // disarm takes back what is armed and has not acted yet.
@@ -91,13 +117,55 @@ func (p *proxy) delay(d time.Duration) {
 
 // hang lets the server seem to hang: connections are accepted, bytes are taken, nothing is answered and
 // nothing is done, until heal.
-func (p *proxy) hang() {
+func (p *proxy) hang() { p.shut(&p.gate) }
+
+// deafen holds what the server sends until heal. Requests get through and are done.
+func (p *proxy) deafen() { p.shut(&p.replies) }
+
+// hangDials lets new connections hang until heal. Those that are there work.
+func (p *proxy) hangDials() { p.shut(&p.dials) }
+
+// shut replaces a gate that is open by one that is not.
+func (p *proxy) shut(gate *chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.gate:
-		p.gate = make(chan struct{})
+	case <-*gate:
+		*gate = make(chan struct{})
 	default:
+	}
+}
+
+// connected returns the connections that are there.
+func (p *proxy) connected() map[*link]struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.links)
+}
+
+// hangOthers lets all connections hang until heal that are there now and are not in but. New ones work. It
+// returns how many those are.
+func (p *proxy) hangOthers(but map[*link]struct{}) (n int) {
+	others := p.connected()
+	maps.DeleteFunc(others, func(l *link, _ struct{}) bool { _, ok := but[l]; return ok })
+	p.hangThese(others)
+	return len(others)
+}
+
+// hangThese lets some connections hang until heal.
+func (p *proxy) hangThese(links map[*link]struct{}) {
+	gate := make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range links {
+		l.gate = gate
+	}
+}
+
+// cutAll ends connections.
+func cutAll(links map[*link]struct{}) {
+	for l := range links {
+		l.cut()
 	}
 }
 
@@ -120,26 +188,39 @@ func (p *proxy) slam() {
 
 // refuse ends all connections and refuses new ones.
 func (p *proxy) refuse() {
+	p.refuseDials()
+	p.cut()
+}
+
+// refuseDials refuses new connections. Those that are there work.
+func (p *proxy) refuseDials() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.listener != nil {
 		p.listener.Close()
 		p.listener = nil
 	}
-	p.mu.Unlock()
-	p.cut()
 }
 
-// heal ends hang, slam, refuse and delay and takes back what is armed. What a hang held is delivered.
+// heal ends all that the methods above begin and takes back what is armed. What was held is delivered.
 func (p *proxy) heal(tb testing.TB) {
 	tb.Helper()
 	p.disarm()
 	p.delay(0)
 	p.mu.Lock()
 	p.slamming = false
-	select {
-	case <-p.gate:
-	default:
-		close(p.gate)
+	gates := []chan struct{}{p.gate, p.replies, p.dials}
+	for l := range p.links {
+		if l.gate != nil {
+			gates = append(gates, l.gate)
+		}
+	}
+	for _, gate := range gates {
+		select {
+		case <-gate:
+		default:
+			close(gate)
+		}
 	}
 	refusing := p.listener == nil
 	p.mu.Unlock()
@@ -201,7 +282,10 @@ func (p *proxy) connect(ln net.Listener, client *net.TCPConn) {
 		return // the client sees a connection that ends, which is what its backend does
 	}
 	defer server.Close()
-	l := &link{p: p, client: client, server: server.(*net.TCPConn), ended: make(chan struct{})}
+	p.mu.Lock()
+	gate := p.dials
+	p.mu.Unlock()
+	l := &link{p: p, gate: gate, client: client, server: server.(*net.TCPConn), ended: make(chan struct{})}
 
 	p.mu.Lock()
 	p.accepted++
@@ -223,16 +307,21 @@ func (p *proxy) connect(ln net.Listener, client *net.TCPConn) {
 	both.Wait()
 }
 
-// flow returns when bytes may be forwarded, and false when the proxy is closed meanwhile.
-func (p *proxy) flow() bool {
+// flow returns when bytes of l, a reply or not, may be forwarded, and false when the proxy is closed meanwhile.
+func (p *proxy) flow(l *link, reply bool) bool {
 	for {
 		p.mu.Lock()
-		gate, latency := p.gate, p.latency
+		gates, latency := []chan struct{}{p.gate, l.gate}, p.latency
+		if reply {
+			gates = append(gates, p.replies)
+		}
 		p.mu.Unlock()
-		select {
-		case <-gate:
-		case <-p.closed:
-			return false
+		for _, gate := range gates {
+			select {
+			case <-gate:
+			case <-p.closed:
+				return false
+			}
 		}
 		if latency == 0 {
 			return true

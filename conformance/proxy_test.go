@@ -285,6 +285,26 @@ func TestProxyResetsWithinARequest(t *testing.T) {
 	assert.Equal(t, "abcd", strings.Join(s.did()[1:], "|"), "the line was cut in the middle")
 }
 
+func TestProxyEndsInGoodOrder(t *testing.T) {
+	for kind, want := range map[faultKind]string{closeRequest: "", garbageRequest: string(garbage)} {
+		t.Run(kind.String(), func(t *testing.T) {
+			s, p := proxied(t)
+			c := dial(t, p)
+			c.ask("warm")
+			f := p.arm(kind, 1)
+			c.send("a\n")
+			await(t, f.answered, "nothing more comes")
+			c.send("b\n") // a reply is still read after this
+			got, err := io.ReadAll(c)
+			require.NoError(t, err)
+			assert.Equal(t, want, string(got))
+			c.Close()
+			eventually(t, func() bool { return s.ended() == 1 }, "the server's side has ended")
+			assert.Equal(t, []string{"warm"}, s.did())
+		})
+	}
+}
+
 func TestProxyHangs(t *testing.T) {
 	s, p := proxied(t)
 	c, gone := dial(t, p), dial(t, p)

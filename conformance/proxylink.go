@@ -2,7 +2,9 @@ package conformance
 
 import (
 	"bytes"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +26,10 @@ const (
 	garbageReply
 	// resetRequest delivers the first half of the request and resets the connection.
 	resetRequest
+	// closeRequest keeps the request from the server for good and ends the connection in good order.
+	closeRequest
+	// garbageRequest is closeRequest, with garbage for a reply before.
+	garbageRequest
 )
 
 func (k faultKind) String() string {
@@ -34,13 +40,27 @@ func (k faultKind) String() string {
 		"is done by the server, and the connection ends after half of the reply",
 		"is done by the server, and the reply is garbage",
 		"reaches the server by half, and the connection is reset",
+		"never reaches the server, and the connection ends in good order",
+		"never reaches the server, and the reply is garbage",
 	}[k]
+}
+
+// onRequest reports whether the fault befalls the request, and not its reply.
+func (k faultKind) onRequest() bool {
+	switch k {
+	case holdRequest, resetRequest, closeRequest, garbageRequest:
+		return true
+	}
+	return false
 }
 
 // fault is one that is armed.
 type fault struct {
 	kind faultKind
-	left int // requests until it acts; guarded by the proxy's mu
+	left int    // requests until it acts; guarded by the proxy's mu
+	next *fault // armed when it acts, or nil
+
+	tokens []string // only requests in which one of these stands count; nil: all
 
 	hit      chan struct{} // closed when it acts: a hold then holds, anything else is about to be done
 	goOn     chan struct{} // closed by release
@@ -49,10 +69,19 @@ type fault struct {
 	finished sync.Once
 }
 
+func newFault(kind faultKind, n int) *fault {
+	return &fault{kind: kind, left: n, hit: make(chan struct{}), goOn: make(chan struct{}), answered: make(chan struct{})}
+}
+
 // release lets go what a hold holds. It may be called more than once, and before anything is held.
 func (f *fault) release() { f.released.Do(func() { close(f.goOn) }) }
 
 func (f *fault) finish() { f.finished.Do(func() { close(f.answered) }) }
+
+// concerns reports whether a request that begins with these bytes counts.
+func (f *fault) concerns(b []byte) bool {
+	return f.tokens == nil || slices.ContainsFunc(f.tokens, func(token string) bool { return bytes.Contains(b, []byte(token)) })
+}
 
 // acted says whether its request has come.
 func (f *fault) acted() bool {
@@ -68,6 +97,7 @@ func (f *fault) acted() bool {
 type link struct {
 	p              *proxy
 	client, server *net.TCPConn
+	gate           chan struct{} // closed: bytes flow; guarded by the proxy's mu
 	ended          chan struct{} // closed when the server's side has ended
 	wasCut         atomic.Bool
 
@@ -101,7 +131,7 @@ func (l *link) fromClient() {
 
 // request forwards bytes of the client. It is false when there is nothing more to forward.
 func (l *link) request(b []byte) bool {
-	f := l.begin()
+	f := l.begin(b)
 	if f != nil {
 		close(f.hit)
 		switch f.kind {
@@ -117,18 +147,35 @@ func (l *link) request(b []byte) bool {
 			l.cut()
 			f.finish()
 			return false
+		case closeRequest, garbageRequest:
+			f.finish()
+			if f.kind == garbageRequest {
+				l.client.Write(garbage)
+			}
+			l.endCleanly()
+			return false
 		}
 	}
-	if !l.p.flow() {
+	if !l.p.flow(l, false) {
 		return false
 	}
 	_, err := l.server.Write(b)
 	return err == nil
 }
 
+// endCleanly ends the client's connection by a FIN, and then both. Bytes that the client sends after its request are
+// read until it hangs up: a socket that is closed with bytes to read is reset.
+func (l *link) endCleanly() {
+	l.wasCut.Store(true)
+	l.client.CloseWrite()
+	l.client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	io.Copy(io.Discard, l.client)
+	l.cut()
+}
+
 // begin takes note of bytes of the client, and returns the fault that acts on the request that they begin.
 // A fault on the reply is not returned: it is kept for the reply.
-func (l *link) begin() *fault {
+func (l *link) begin(b []byte) *fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open {
@@ -139,14 +186,14 @@ func (l *link) begin() *fault {
 	defer l.p.mu.Unlock()
 	l.p.requests++
 	f := l.p.fault
-	if f == nil {
+	if f == nil || !f.concerns(b) {
 		return nil
 	}
 	if f.left--; f.left > 0 {
 		return nil
 	}
-	l.p.fault, l.fault = nil, f
-	if f.kind == holdRequest || f.kind == resetRequest {
+	l.p.fault, l.fault = f.next, f
+	if f.kind.onRequest() {
 		return f
 	}
 	return nil
@@ -202,7 +249,7 @@ func (l *link) reply(b []byte) bool {
 	f := l.fault
 	l.fault = nil
 	l.mu.Unlock()
-	if f != nil && f.kind != holdRequest && f.kind != resetRequest {
+	if f != nil && !f.kind.onRequest() {
 		close(f.hit)
 		// A reply may come in pieces, and a pipeline may be answered before all of it is done.
 		b = l.rest(b)
@@ -224,7 +271,7 @@ func (l *link) reply(b []byte) bool {
 	if f != nil {
 		defer f.finish()
 	}
-	if !l.p.flow() {
+	if !l.p.flow(l, true) {
 		return false
 	}
 	if len(b) > 0 {

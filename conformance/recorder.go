@@ -26,8 +26,11 @@ type recorder struct {
 
 	mu       sync.Mutex
 	failed   bool
+	indirect bool // failed by what did not come in time, or by an error, and not by a wrong answer
 	skipped  bool
-	sealed   bool // given up on: nothing is recorded any more
+	unsure   bool   // could not check
+	reason   string // for being skipped or unsure
+	sealed   bool   // given up on: nothing is recorded any more
 	log      bytes.Buffer
 	cleanups []func()
 }
@@ -134,6 +137,51 @@ func (r *recorder) SkipNow() {
 	r.skipped = true
 	r.mu.Unlock()
 	runtime.Goexit()
+}
+
+// skipFor ends the goroutine and the check: reason says what the Locker cannot do that the check needs.
+func (r *recorder) skipFor(reason string) {
+	r.mu.Lock()
+	r.reason = reason
+	r.mu.Unlock()
+	r.Skipf("%s is skipped: %s", r.name, reason)
+}
+
+// inconclusive ends the goroutine: the check could not check what it is for. The first reason counts.
+func (r *recorder) inconclusive(reason string) {
+	r.mu.Lock()
+	if !r.unsure && !r.sealed {
+		r.unsure, r.reason = true, reason
+	}
+	r.mu.Unlock()
+	runtime.Goexit()
+}
+
+// Inconclusive reports whether the check could not check, and has not failed all the same.
+func (r *recorder) Inconclusive() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unsure && !r.failed && !r.skipped
+}
+
+// why is the reason for being skipped or inconclusive.
+func (r *recorder) why() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reason
+}
+
+// isIndirect reports whether nothing but lateness or errors speaks against the Locker.
+func (r *recorder) isIndirect() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.indirect
+}
+
+func (r *recorder) setIndirect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.indirect = true
 }
 
 func (r *recorder) Failed() bool {

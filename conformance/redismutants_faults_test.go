@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,18 @@ func garbageAsFalse(ctx context.Context, do func(context.Context) (bool, error))
 		return false, nil
 	}
 	return ok, err
+}
+
+// localFallback goes on without the backend when an error is not the network's.
+func localFallback(p *patched) {
+	p.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		ok, err := p.redisLock.Acquire(ctx, key, token, ttl)
+		var netErr net.Error
+		if err != nil && over(ctx) == nil && !errors.As(err, &netErr) {
+			return true, nil
+		}
+		return ok, err
+	}
 }
 
 // resetAsFalse looks at the errors of reads and takes a write that failed for a refusal.
@@ -306,6 +319,19 @@ func remembering(p *patched) {
 			return false, nil
 		}
 		return p.redisLock.Release(ctx, key, token)
+	}
+}
+
+// extendedIfOurs takes a lock that is still its own after an error for one that it has extended.
+func extendedIfOurs(p *patched) {
+	p.extend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		ok, err := p.redisLock.Extend(ctx, key, token, ttl)
+		if err != nil && over(ctx) == nil {
+			if owner, getErr := p.c.Get(ctx, lockPrefix+key).Result(); getErr == nil && owner == token {
+				return true, nil
+			}
+		}
+		return ok, err
 	}
 }
 

@@ -20,7 +20,7 @@ var redisMutants = []mutant{{
 		"sametoken/after-loss", "sametoken/again", "sametoken/counts-from-the-last",
 		"sametoken/never-refused",
 	},
-	may: []string{"fault/extend-paused",
+	may: []string{"expiry/rounds-up", "fault/extend-paused",
 		"exclusion/refused-attempts-cost-nothing", "extend/atomic", "extend/only-the-owner",
 		"fault/late-acquire-released", "release/atomic",
 	},
@@ -41,7 +41,7 @@ var redisMutants = []mutant{{
 	config: onRedisPatched(setNXAndExpireInMulti),
 	must: []string{
 		"exclusion/one-winner-on-an-expired-key", "exclusion/refused-attempts-cost-nothing",
-		"expiry/any-ttl", "expiry/never-early", "expiry/not-late", "expiry/winner-owns",
+		"expiry/any-ttl", "expiry/never-early", "expiry/not-late",
 		"extend/after-takeover", "extend/keeps-alive", "extend/longer", "extend/only-the-owner",
 		"extend/replaces", "extend/shorter", "fault/acquire-reply-lost",
 		"fault/garbage-reply", "fault/half-a-reply",
@@ -49,7 +49,7 @@ var redisMutants = []mutant{{
 		"sametoken/after-loss", "sametoken/again", "sametoken/counts-from-the-last",
 		"sametoken/never-refused",
 	},
-	may: []string{"fault/release-paused", "fault/extend-paused",
+	may: []string{"expiry/rounds-up", "expiry/winner-owns", "fault/release-paused", "fault/extend-paused",
 		"extend/atomic", "fault/late-acquire", "fault/late-acquire-released", "fault/takeover-paused",
 		"release/after-takeover", "release/atomic",
 	},
@@ -154,11 +154,11 @@ var redisMutants = []mutant{{
 		"sametoken/after-loss", "sametoken/again", "sametoken/counts-from-the-last",
 		"sametoken/never-refused",
 	},
-	may: []string{"fault/late-acquire"},
+	may: []string{"fault/acquire-repeated-late", "fault/late-acquire"},
 }, {
 	name:   "release repeated by the client",
 	config: onRedisThrough(repeating, plainly),
-	must:   []string{"fault/half-a-reply", "fault/release-reply-lost"},
+	must:   []string{"fault/acquire-repeated-late", "fault/half-a-reply", "fault/release-reply-lost"},
 	may:    []string{"fault/reset-within-a-request"},
 }, {
 	name:   "transport error as held",
@@ -168,7 +168,7 @@ var redisMutants = []mutant{{
 		"fault/garbage-reply", "fault/half-a-reply", "fault/release-reply-lost",
 		"fault/reset-within-a-request",
 	},
-	may: []string{"fault/slow-link"},
+	may: []string{"fault/acquire-repeated-late", "fault/slow-link"},
 }, {
 	name:   "no answer to an extension taken for the end of the lock",
 	config: onRedisGuessing(map[string]bool{"extend": false}, "extend"),
@@ -176,6 +176,7 @@ var redisMutants = []mutant{{
 		"fault/connection-refused", "fault/extend-reply-lost", "fault/garbage-reply", "fault/half-a-reply",
 		"fault/reset-within-a-request",
 	},
+	may: []string{"fault/extend-holds"},
 }, {
 	name:   "no answer to a release taken for the end of the lock",
 	config: onRedisGuessing(map[string]bool{"release": false}, "release"),
@@ -203,15 +204,17 @@ var redisMutants = []mutant{{
 	config: onRedisThrough(nil, eofAsFalse),
 	must: []string{
 		"fault/acquire-reply-lost", "fault/extend-reply-lost", "fault/half-a-reply",
-		"fault/release-reply-lost",
+		"fault/release-reply-lost", "fault/reset-within-a-request",
 	},
-	may: []string{
-		"fault/connection-refused", "fault/garbage-reply", "fault/reset-within-a-request",
-	},
+	may: []string{"fault/acquire-repeated-late", "fault/connection-refused", "fault/garbage-reply"},
 }, {
 	name:   "garbage as held",
 	config: onRedisThrough(nil, garbageAsFalse),
-	must:   []string{"fault/garbage-reply"},
+	must:   []string{"fault/garbage-reply", "fault/reset-within-a-request"},
+}, {
+	name:   "an error that is not the network's taken for the lock",
+	config: onRedisPatched(localFallback),
+	must:   []string{"fault/reset-within-a-request"},
 }, {
 	name:   "reset as held",
 	config: onRedisThrough(nil, resetAsFalse),
@@ -243,6 +246,7 @@ var redisMutants = []mutant{{
 		"fault/garbage-reply", "fault/half-a-reply", "fault/release-reply-lost",
 		"fault/reset-within-a-request",
 	},
+	may: []string{"fault/acquire-repeated-late", "fault/extend-holds"},
 }, {
 	name:   "context not passed on",
 	config: onRedisThrough(nil, withoutContext),
@@ -312,20 +316,57 @@ var redisMutants = []mutant{{
 	must:   []string{"fault/watch-reconnects-calmly"},
 	may:    []string{"fault/watch-cut"},
 }, {
+	name:   "watch that gives up 800 ms after its deadline",
+	only:   []string{"fault/hang-deadline", "watch/*"},
+	config: on(func(l redisFull) watchLate { return watchLate{l} }),
+	must:   []string{"fault/hang-deadline"},
+}, {
 	name:   "wait for word on a connection that has ended",
 	config: on(func(l redisFull) waitForWord { return waitForWord{l} }),
-	must:   []string{"fault/wait-cut"},
-	may:    []string{"fault/wait-reply-lost"},
+	must:   []string{"fault/wait-cut", "fault/push-refused", "fault/push-hangs", "fault/push-silent"},
+	may:    []string{"fault/wait-reply-lost", "fault/gone-beside-others", "fault/place-kept", "fault/grant-held-back", "fault/extend-holds-in-line"},
+}, {
+	name:   "wait by a message that is believed when it comes",
+	only:   []string{"fault/*"},
+	config: on(func(l redisFull) granted { return newGranted(believed)(l) }),
+	must:   []string{"fault/grant-held-back"},
+	may:    []string{"wait/deadline", "fault/waiter-dies"},
+}, {
+	name:   "a waiter of a process that lives is taken for alive",
+	only:   []string{"fault/*"},
+	config: on(func(l redisFull) granted { return newGranted(ghosts)(l) }),
+	must:   []string{"fault/gone-beside-others"},
+}, {
+	name:   "waiters that join again in any order",
+	only:   []string{"fault/*"},
+	config: on(func(l redisFull) granted { return newGranted(rejoins)(l) }),
+	must:   []string{"fault/place-kept"},
+}, {
+	name:   "an unanswered extension ends the lock in the process",
+	only:   []string{"fault/*"},
+	config: on(func(l redisFull) *unsure { return &unsure{redisFull: l} }),
+	must:   []string{"fault/extend-holds"},
+	may:    []string{"fault/extend-reply-lost", "fault/half-a-reply", "fault/garbage-reply", "fault/reset-within-a-request"},
+}, {
+	name:   "an unanswered extension ends the next holder's time",
+	only:   []string{"fault/*"},
+	config: on(func(l redisFull) *unsure { return &unsure{redisFull: l, byKey: true} }),
+	must:   []string{"fault/extend-holds-in-line"},
+	may:    []string{"fault/*"},
+}, {
+	name:   "a lock that is still its own taken for an extended one",
+	config: onRedisPatched(extendedIfOurs),
+	must:   []string{"fault/extend-holds"},
 }, {
 	name:   "wait through an error",
 	config: on(func(l redisFull) waitPatiently { return waitPatiently{l} }),
 	must:   []string{"fault/wait-reply-lost"},
-	may:    []string{"fault/wait-cut"},
+	may:    []string{"fault/extend-holds-in-line", "fault/gone-beside-others", "fault/grant-held-back", "fault/place-kept", "fault/wait-cut"},
 }, {
 	name:   "a line in which the dead stay",
 	config: on(func(l redisFull) waitBehindTheDead { return waitBehindTheDead{l} }),
 	must:   []string{"fault/waiter-dies"},
-	may:    []string{"fault/wait-cut", "fault/wait-reply-lost"},
+	may:    []string{"fault/extend-holds-in-line", "fault/gone-beside-others", "fault/wait-cut", "fault/wait-reply-lost"},
 }, {
 	name:   "fence: transport error as not held",
 	config: on(func(l redisFull) fenceErrorAsFalse { return fenceErrorAsFalse{l} }),

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -32,6 +33,19 @@ type watchRestless struct{ redisFull }
 // Watch subscribes anew, again and again, as fast as it can.
 func (l watchRestless) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	return l.watch(ctx, key, func(error) bool { return true }, true)
+}
+
+type watchLate struct{ redisFull }
+
+// Watch gives its caller up when its own limit of a second has passed.
+func (l watchLate) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	const limit = hangCtx + 800*time.Millisecond
+	began := time.Now()
+	ch, err := l.redisFull.Watch(ctx, key)
+	if errors.Is(err, context.DeadlineExceeded) {
+		time.Sleep(time.Until(began.Add(limit)))
+	}
+	return ch, err
 }
 
 type waitForWord struct{ redisFull }

@@ -22,7 +22,13 @@ type store struct {
 	counter  uint64
 
 	// Ways to be wrong about the line.
-	lastFirst, staysInLine, losesGrants, onlyReleases, races, drops, gap bool
+	lastFirst, staysInLine, losesGrants, onlyReleases, races, drops, gap, firstWatches bool
+	rotates                                                                            func(why string) bool // the first goes to the end
+	next                                                                               func(vanished bool, line []*waiter) *waiter
+	grants                                                                             func(held time.Duration, w *waiter, line []*waiter) time.Duration // for how long
+
+	revision int                      // counts changes
+	lastTTL  map[string]time.Duration // of the holder
 }
 
 type item struct {
@@ -34,6 +40,7 @@ type watcher struct {
 	key   string
 	owner *fake
 	ch    chan struct{}
+	from  int // the first revision that it sees
 }
 
 type waiter struct {
@@ -45,7 +52,7 @@ type waiter struct {
 }
 
 func newStore() *store {
-	return &store{items: make(map[string]item), lines: make(map[string][]*waiter)}
+	return &store{items: make(map[string]item), lines: make(map[string][]*waiter), lastTTL: make(map[string]time.Duration)}
 }
 
 // The commands. Each is one atomic step.
@@ -99,6 +106,7 @@ func (s *store) live(key string) (item, bool) {
 
 // free empties key, hands it to the next in line, and wakes its watchers.
 func (s *store) free(key string) {
+	s.revision++
 	delete(s.items, key)
 	s.advance(key)
 	s.wake(key)
@@ -106,7 +114,7 @@ func (s *store) free(key string) {
 
 func (s *store) wake(key string) {
 	for _, w := range s.watchers {
-		if w.key == key {
+		if w.key == key && w.from <= s.revision {
 			poke(w.ch)
 		}
 	}
@@ -125,7 +133,15 @@ func (s *store) advance(key string) {
 	if len(line) == 0 {
 		return
 	}
-	if it, ok := s.items[key]; ok && (s.onlyReleases || time.Now().Before(it.expires)) {
+	it, ok := s.items[key]
+	if ok && (s.onlyReleases || time.Now().Before(it.expires)) {
+		return
+	}
+	if ok && s.rotates != nil && s.rotates("vanished") {
+		s.rotate(key)
+	}
+	if s.next != nil {
+		s.grant(key, s.next(ok, s.lines[key]))
 		return
 	}
 	if s.races {
@@ -142,14 +158,30 @@ func (s *store) advance(key string) {
 	if s.lastFirst {
 		n = len(line) - 1
 	}
-	s.grant(key, line[n])
+	s.grant(key, s.lines[key][n])
 }
 
 func (s *store) grant(key string, w *waiter) {
+	ttl := w.ttl
+	if s.grants != nil {
+		ttl = s.grants(s.lastTTL[key], w, s.lines[key])
+	}
 	s.leave(key, w)
-	w.granted, w.expires = true, time.Now().Add(w.ttl)
-	s.items[key] = item{w.token, w.expires}
+	s.revision++
+	now := time.Now()
+	w.granted, w.expires, s.lastTTL[key] = true, now.Add(w.ttl), ttl
+	s.items[key] = item{w.token, now.Add(ttl)}
 	poke(w.changed)
+	if s.firstWatches && len(s.lines[key]) > 0 {
+		poke(s.lines[key][0].changed)
+	}
+}
+
+// rotate lets the first in line go to its end.
+func (s *store) rotate(key string) {
+	if line := s.lines[key]; len(line) > 1 {
+		s.lines[key] = append(slices.Clone(line[1:]), line[0])
+	}
 }
 
 func (s *store) leave(key string, w *waiter) {
@@ -166,9 +198,13 @@ func (s *store) acquire(key, token string, ttl time.Duration) bool {
 	defer s.mu.Unlock()
 	s.advance(key)
 	if it, ok := s.live(key); ok && it.token != token {
+		if s.rotates != nil && s.rotates("refused") {
+			s.rotate(key)
+		}
 		return false
 	}
-	s.items[key] = item{token, time.Now().Add(ttl)}
+	s.revision++
+	s.items[key], s.lastTTL[key] = item{token, time.Now().Add(ttl)}, ttl
 	return true
 }
 
@@ -178,7 +214,10 @@ func (s *store) extend(key, token string, ttl time.Duration) bool {
 	if it, ok := s.live(key); !ok || it.token != token {
 		return false
 	}
-	s.items[key] = item{token, time.Now().Add(ttl)}
+	s.items[key], s.lastTTL[key] = item{token, time.Now().Add(ttl)}, ttl
+	if s.rotates != nil && s.rotates("extended") {
+		s.rotate(key)
+	}
 	for _, w := range s.lines[key] {
 		poke(w.changed)
 	}
@@ -204,7 +243,7 @@ func (s *store) fence(key, token string) (uint64, bool) {
 }
 
 func (s *store) watch(ctx context.Context, f *fake, key string) <-chan struct{} {
-	w := &watcher{key, f, make(chan struct{}, 1)}
+	w := &watcher{key: key, owner: f, ch: make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.watchers = append(s.watchers, w)
 	s.mu.Unlock()
@@ -229,15 +268,17 @@ func (s *store) wait(ctx context.Context, key, token string, ttl time.Duration) 
 	}
 	w := &waiter{token: token, ttl: ttl, changed: make(chan struct{}, 1)}
 	s.lines[key] = append(s.lines[key], w)
+	watches := len(s.lines[key]) == 1
 	for !w.granted {
 		due := time.Until(s.items[key].expires)
-		if s.onlyReleases {
+		if s.onlyReleases || s.firstWatches && !watches {
 			due = time.Hour
 		}
 		timer := time.NewTimer(due)
 		s.mu.Unlock()
 		select {
 		case <-w.changed:
+			watches = true // the one before has the lock
 		case <-timer.C:
 		case <-ctx.Done():
 		}

@@ -15,70 +15,95 @@ import (
 
 const (
 	ruleWaitFree = "Wait takes the lock as Acquire does when it is free."
-	ruleWaitTurn = "Wait: first come, first served; a release hands the lock to the next in line directly. Acquire does " +
-		"not pass a line on the same Locker."
+	ruleWaitTurn = "Wait: first come, first served; a release hands the lock to the next in the queue directly. Acquire does " +
+		"not pass a queue on the same Locker."
 	ruleWaitDeadline = "Wait's deadline is on this process's monotonic clock and never after the real expiry."
-	ruleWaitLeave    = "Wait: leaving the line leaves nothing; a grant that crosses with the leaving is released or passed " +
+	ruleWaitLeave    = "Wait: leaving the queue leaves nothing; a grant that arrives meanwhile is released or passed " +
 		"on: never lost. The error wraps both ctx's error and ErrHeld."
 	ruleWaitUnsupported = "Watch, Wait and Fence may return errors.ErrUnsupported: then nothing has happened, and the caller " +
 		"goes on in another way, with the same token."
-	ruleWaitVanished = "Wait: a holder that vanished costs the line its ttl."
+	ruleWaitVanished = "Wait: a holder that vanished costs the queue its ttl."
 )
 
 func waitChecks() []check {
 	list := []check{{
 		name:   "wait/free-at-once",
 		rule:   ruleWaitFree,
-		causes: "a Wait that joins a line without trying, or whose lock is not the one that Acquire, Extend and Release know.",
+		causes: "a Wait that joins a queue without trying, or whose lock is not the one that Acquire, Extend and Release know.",
 		run:    checkWaitFree,
 	}, {
 		name:  "wait/unsupported",
 		rule:  ruleWaitUnsupported,
 		needs: needsNoWait,
-		causes: "a place in line that is given up in the background after Wait has returned: that releases the lock " +
+		causes: "a place in the queue that is given up in the background after Wait has returned: that releases the lock " +
 			"which the same token has acquired meanwhile in another way.",
 		run: checkWaitUnsupported,
 	}, {
 		name:   "wait/in-turn",
 		rule:   ruleWaitTurn,
-		causes: "a release that wakes all waiters and lets them race, or a line that serves the last one first.",
+		causes: "a release that wakes all waiters and lets them race, or a queue that serves the last one first.",
 		run:    checkWaitInTurn,
+	}, {
+		name: "wait/place-kept",
+		rule: ruleWaitTurn + " " + ruleWaitVanished,
+		causes: "a waiter that finds the lock free, or the holder's time over, and joins the queue again at its end; a lock that " +
+			"goes to the first that looks after its holder vanished; a place that is lost when the holder extends, or when " +
+			"another attempt is refused.",
+		run: checkWaitPlaceKept,
+	}, {
+		name: "wait/own-ttl",
+		rule: "Wait takes the lock for the ttl that it was asked for. " + ruleWaitDeadline,
+		causes: "a grant with the ttl of the holder before, of another waiter, or of the adapter's own; a lock that is granted " +
+			"by its place alone, and a ttl that is looked up somewhere else.",
+		run: checkWaitOwnTTL,
+	}, {
+		name: "wait/token-in-line",
+		rule: "A token that waits in the queue does not hold the lock: Extend, Release and Fence are false, and it keeps its place.",
+		causes: "comparing with a record of the queue in place of the lock's value; a Release that takes its token out of the " +
+			"queue, and leaves its Wait without a turn.",
+		run: checkWaitTokenInLine,
 	}, {
 		name:   "wait/not-passed",
 		rule:   ruleWaitTurn,
-		causes: "a release that frees the lock before the next in line has it, while Acquire does not look at the line.",
+		causes: "a release that frees the lock before the next in the queue has it, while Acquire does not look at the queue.",
 		run:    checkWaitNotPassed,
 	}, {
 		name: "wait/deadline",
 		rule: ruleWaitDeadline,
 		causes: "a deadline counted from when the news of the grant arrived, not from a moment before the grant; or from " +
-			"when the waiter joined the line, which is so early that it has passed when the turn comes.",
+			"when the waiter joined the queue, which is so early that it has passed when the turn comes.",
 		run: checkWaitDeadline,
 	}, {
 		name:   "wait/cancelled",
 		rule:   ruleWaitLeave,
-		causes: "a waiter that stays in line after its ctx has ended and is handed a lock that nobody releases.",
+		causes: "a waiter that stays in the queue after its ctx has ended and is handed a lock that is never released.",
 		run:    checkWaitCancelled,
 	}, {
 		name: "wait/storm",
 		rule: ruleWaitLeave + " " + ruleExclusive,
 		causes: "a grant that arrives while its waiter is leaving and is neither released nor passed on; a waiter that leaves " +
-			"and takes another's place in line with it.",
+			"and takes another's place in the queue with it.",
 		run: checkWaitStorm,
 	}, {
 		name:   "wait/holder-vanishes",
 		rule:   ruleWaitVanished + " " + ruleNotEarly,
-		causes: "a line that moves only when somebody releases, or a waiter that trusts the holder's ttl as it was when it joined.",
+		causes: "a queue that moves only after a release, or a waiter that trusts the holder's ttl as it was when it joined.",
 		run:    checkWaitVanished,
+	}, {
+		name: "wait/first-leaves",
+		rule: ruleWaitVanished + " " + ruleWaitLeave,
+		causes: "only the first in line watches for the holder's expiry, and when it leaves, the one behind it is not told that it " +
+			"is first now.",
+		run: checkWaitFirstLeaves,
 	}, {
 		name:   "wait/context",
 		rule:   ruleDoneBefore + " " + ruleNothingLeft,
-		causes: "joining the line before looking at ctx, or a goroutine for each waiter that does not end with it.",
+		causes: "joining the queue before looking at ctx, or a goroutine for each waiter that does not end with it.",
 		run:    checkWaitContext,
 	}, {
 		name:   "wait/any-name",
 		rule:   ruleAnyName + " Where Wait cannot do a name, it is errors.ErrUnsupported, and nothing happened.",
-		causes: "a line whose own key is derived from the name in a way that does not carry every name.",
+		causes: "a queue whose own key is derived from the name in a way that does not carry every name.",
 		run:    checkWaitAnyName,
 	}}
 	for i := range list {
@@ -105,7 +130,7 @@ func (e *env) outcome(done <-chan call, since time.Time, why string) call {
 }
 
 // patiently calls try with longer and longer rests, until it says that all is well. Nobody can see from
-// outside when a waiter has come to stand in line, so what looks like a violation may be a slow machine's
+// outside when a waiter has come to stand in the queue, so what looks like a violation may be a slow machine's
 // doing: with a rest of a second it is none.
 func (e *env) patiently(try func(rest time.Duration) (ok bool, expected, happened string)) {
 	var expected, happened string
@@ -116,6 +141,20 @@ func (e *env) patiently(try func(rest time.Duration) (ok bool, expected, happene
 		}
 	}
 	e.fail(expected, happened)
+}
+
+// surely calls try with a short rest and with one after which each waiter stands in the queue. What is seen with the
+// latter counts: a waiter that has not joined yet breaks no rule, and keeps none.
+func (e *env) surely(try func(rest time.Duration) (ok bool, expected, happened string)) {
+	try(30 * time.Millisecond)
+	if ok, expected, happened := try(e.standing()); !ok {
+		e.fail(expected, happened)
+	}
+}
+
+// standing is a time after which a waiter stands in the queue, with all patience.
+func (e *env) standing() time.Duration {
+	return time.Second + 5*time.Duration(e.suite.lag.slowest.Load())
 }
 
 func checkWaitFree(e *env) {
@@ -179,11 +218,12 @@ func checkWaitInTurn(e *env) {
 				mu.Lock()
 				order = append(order, fmt.Sprint(i+1))
 				mu.Unlock()
-				e.B.must(r, true, "those before it in line have released the lock")
+				e.B.must(r, true, "those before it in the queue have released the lock")
 				e.B.releases(key, t, "its Wait has returned")
 			})
 			e.sleep(rest)
 		}
+		e.sleep(e.standing()) // all are in the queue: one that is served before another joins shows no order
 		e.A.releases(key, token, "A holds the lock")
 		e.finish(&all, cancel, "all six waiters have their turn")
 		if got := strings.Join(order, " "); got != "1 2 3 4 5 6" {
@@ -207,9 +247,7 @@ func (e *env) finish(all *sync.WaitGroup, cancel func(), expected string) {
 	defer cancel()
 	due := time.Now().Add(5 * time.Second)
 	hears(e, done, func() time.Time { return due }, expected)
-	if e.tb.Failed() {
-		e.tb.FailNow()
-	}
+	e.goOn()
 }
 
 func checkWaitNotPassed(e *env) {
@@ -221,13 +259,13 @@ func checkWaitNotPassed(e *env) {
 				passed.Add(1)
 			}
 		})
-		return passed.Load() == 0, "Acquire on B is refused while another waits in line on B, also when A releases the lock",
+		return passed.Load() == 0, "Acquire on B is refused while another waits in the queue on B, also when A releases the lock",
 			fmt.Sprintf("of %d locks B.Acquire had %d, %v after that Wait was called", locks, passed.Load(), rest)
 	})
 }
 
-// passes lets B wait in line, and B call Acquire with another token while A releases the lock: it says
-// whether that passed the line.
+// passes lets B wait in the queue and call Acquire with another token while A releases the lock. It reports
+// whether the Acquire overtook the queue.
 func (e *env) passes(rest time.Duration) bool {
 	key, t1, t2, t3 := e.key(), e.token(), e.token(), e.token()
 	e.A.takes(key, t1, long, "the key is fresh")
@@ -264,7 +302,7 @@ func (e *env) passes(rest time.Duration) bool {
 		}
 		return true
 	}
-	e.B.must(e.outcome(waiter, released, "A has released the lock"), true, "A has released the lock, and it is next in line")
+	e.B.must(e.outcome(waiter, released, "A has released the lock"), true, "A has released the lock, and it is next in the queue")
 	e.B.releases(key, t2, "its Wait has returned")
 	return false
 }
@@ -281,13 +319,13 @@ func checkWaitDeadline(e *env) {
 		}
 		held := e.A.takes(key, t1, first, "the key is fresh")
 		waiter := e.B.waits(e.ctx, key, t2, ttl)
-		granted, due := held.until(), held.end.Add(first)
+		granted, due := held.until(), held.end.Add(first+e.suite.config.Granularity)
 		e.sleepUntil(held.start.Add(hold)) // longer than the waiter's own ttl, and than it takes to join
 		if by[i] == "release" {
 			r := e.A.releases(key, t1, "A holds the lock")
 			granted, due = r.start, r.end
 		}
-		r := e.B.must(e.outcome(waiter, due, "the lock is free by "+by[i]+", and it is next in line"), true, "it is next in line")
+		r := e.B.must(e.outcome(waiter, due, "the lock is free by "+by[i]+", and it is next in the queue"), true, "it is next in the queue")
 		if r.deadline.Before(granted) {
 			e.fail(fmt.Sprintf("a deadline after the grant, which was not before %s", e.journal.at(granted)),
 				fmt.Sprintf("it is at %s", e.journal.at(r.deadline)))
@@ -301,13 +339,13 @@ func checkWaitDeadline(e *env) {
 func (e *env) left(ctx context.Context, r call, inLine bool) (ok bool, expected, happened string) {
 	if r.ok || !r.over(ctx) || !errors.Is(r.err, ctx.Err()) || inLine && !errors.Is(r.err, locker.ErrHeld) {
 		return false, fmt.Sprintf("an error for which errors.Is holds with %q and with locker.ErrHeld: its context has ended "+
-			"while it stood in line", fmt.Sprint(ctx.Err())), "B.Wait = " + r.result()
+			"while it stood in the queue", fmt.Sprint(ctx.Err())), "B.Wait = " + r.result()
 	}
 	return true, "", ""
 }
 
 func checkWaitCancelled(e *env) {
-	e.patiently(func(rest time.Duration) (ok bool, expected, happened string) {
+	e.surely(func(rest time.Duration) (ok bool, expected, happened string) {
 		key, t1 := e.key(), e.token()
 		e.A.takes(key, t1, long, "the key is fresh")
 		cancelled, cancel := context.WithCancel(e.ctx)
@@ -326,7 +364,7 @@ func checkWaitCancelled(e *env) {
 			return
 		}
 		released := e.A.releases(key, t1, "A holds the lock")
-		e.B.takesWhen(key, e.token(), long, released.start, released.end, "A has released it, and both waiters have left the line")
+		e.B.takesFree(key, e.token(), long, released.start, released.end, "A has released it, and both waiters have left the queue")
 		return true, "", ""
 	})
 }
@@ -382,26 +420,38 @@ func checkWaitStorm(e *env) {
 	e.finish(&all, cancel, "18 waiters on A, B and C, of whom 12 leave at random, and no grant is lost: all come to an end")
 	e.note("%d turns were taken", entered.Load())
 	last, token := time.Now(), e.token()
-	e.C.takesWhen(key, token, ttl, last, last, "all have left")
+	e.C.takesFree(key, token, ttl, last, last, "all have left")
 }
 
 func checkWaitVanished(e *env) {
 	e.each(3, func(i int) {
-		key, t1, t2 := e.key(), e.token(), e.token()
-		ttl := []time.Duration{100 * time.Millisecond, time.Second, 700 * time.Millisecond}[i]
-		held := e.A.takes(key, t1, ttl, "the key is fresh")
-		waiter := e.B.waits(e.ctx, key, t2, long)
-		if i == 2 { // the holder lives longer than it seemed when the waiter joined
-			e.sleep(200 * time.Millisecond)
-			next := e.A.extend(key, t1, 1500*time.Millisecond)
+		var key, t2 string
+		var held call
+		var waiter <-chan call
+		e.inTime("A extends a lock for which B waits", func(scale time.Duration) bool {
+			var t1 string
+			key, t1, t2 = e.key(), e.token(), e.token()
+			ttl := []time.Duration{100 * time.Millisecond, time.Second, scale * 700 * time.Millisecond}[i]
+			held = e.A.takes(key, t1, ttl, "the key is fresh")
+			ctx, cancel := context.WithCancel(e.ctx)
+			e.tb.Cleanup(cancel)
+			waiter = e.B.waits(ctx, key, t2, long)
+			if i < 2 {
+				return true
+			}
+			e.sleep(200 * time.Millisecond) // the holder lives longer than it seemed when the waiter joined
+			next := e.A.extend(key, t1, scale*1500*time.Millisecond)
 			if next.err == nil && !next.ok && !next.end.Before(held.until()) {
-				return // so slow a machine that its time was up
+				cancel()
+				<-waiter
+				return false
 			}
 			held = e.A.must(next, true, "A holds the lock")
-		}
-		due := held.end.Add(held.ttl)
+			return true
+		})
+		due := held.end.Add(held.ttl + e.suite.config.Granularity)
 		e.sleepUntil(held.until())
-		r := e.B.must(e.outcome(waiter, due, "the holder's ttl has passed"), true, "the holder's ttl has passed, and it is next in line")
+		r := e.B.must(e.outcome(waiter, due, "the holder's ttl has passed"), true, "the holder's ttl has passed, and it is next in the queue")
 		if r.end.Before(held.until()) {
 			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.journal.at(held.until())),
 				fmt.Sprintf("B.Wait had it at %s", e.journal.at(r.end)))
@@ -431,15 +481,15 @@ func checkWaitContext(e *env) {
 		if i%2 == 0 {
 			e.A.takes(key, e.token(), long, "the key is fresh")
 		}
-		e.goes(&all, func() { // those of free keys have them; those in line leave
+		e.goes(&all, func() { // those of free keys have them; those in the queue leave
 			e.B.send(ctx, call{client: e.B, op: "Wait", key: key, token: randomToken(), ttl: long})
 		})
 	}
 	e.sleep(100 * time.Millisecond)
 	cancel()
 	e.finish(&all, cancel, "all waiters have left after their context has ended")
-	if n, stacks := e.settles(few, e.slack()+5*time.Second); n > few {
-		e.note("%d waiters on B, half of them in line; then their context is cancelled", waiters)
+	if n, stacks := e.settles(few, e.patience()+5*time.Second); n > few {
+		e.note("%d waiters on B, half of them in the queue; then their context is cancelled", waiters)
 		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
 			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
 	}
@@ -462,7 +512,7 @@ func checkWaitAnyName(e *env) {
 		waiter := e.B.waits(ctx, key, t2, long)
 		e.C.blocked(key, "A holds the lock")
 		released := e.A.releases(key, t1, "A holds the lock")
-		e.B.must(e.outcome(waiter, released.end, "A has released the lock"), true, "A has released the lock, and it is next in line")
+		e.B.must(e.outcome(waiter, released.end, "A has released the lock"), true, "A has released the lock, and it is next in the queue")
 		e.B.releases(key, t2, "its Wait has returned")
 	})
 }

@@ -29,10 +29,24 @@ func watchChecks() []check {
 			"is free.",
 		run: checkNoMissedRelease,
 	}, {
+		name:  "watch/first-release",
+		rule:  ruleWatchLive,
+		alone: true,
+		causes: "a watch that begins one revision, or one position of a log, after the one at which it was called: what others do " +
+			"on the backend meanwhile makes up for that, and here nobody else does anything.",
+		run: checkFirstRelease,
+	}, {
 		name:   "watch/wakes-all",
 		rule:   ruleWatchAll,
 		causes: "one channel for a key in place of one for each watcher, or a message that only one of them gets.",
 		run:    checkWakesAll,
+	}, {
+		name:  "watch/handed-over",
+		rule:  ruleWatchAll + " Also a release that hands the lock to the next in line.",
+		needs: needsWait,
+		causes: "a release that announces the lock to the next in line alone; a watcher that tries by Acquire, or looks who has " +
+			"it, hears nothing.",
+		run: checkHandedOver,
 	}, {
 		name: "watch/every-release",
 		rule: ruleWatchAll,
@@ -47,7 +61,7 @@ func watchChecks() []check {
 	}, {
 		name:   "watch/channel",
 		rule:   ruleWatchChan,
-		causes: "a channel without room, or with room for more than one; closing it when ctx ends (a receive then says wake up for ever).",
+		causes: "a channel without room, or with room for more than one; closing it when ctx ends (a receive then says wake up forever).",
 		run:    checkWatchChannel,
 	}, {
 		name: "watch/any-name",
@@ -103,9 +117,9 @@ func hears[T any](e *env, ch <-chan T, due func() time.Time, expected string) (v
 			runtime.Goexit() // the check is over, or was given up on
 		}
 		since := due()
-		if late := time.Since(since); !since.IsZero() && late > e.slack() {
+		if late := time.Since(since); !since.IsZero() && late > e.patience() {
 			if last { // it was asked for once more, should all of this process have been asleep
-				e.fail(expected, fmt.Sprintf("%v after it was due, it has not come", late.Round(time.Millisecond)))
+				e.failLate(e.check.causes, "", expected, fmt.Sprintf("%v after it was due, it has not come", late.Round(time.Millisecond)))
 			}
 			last = true
 		}
@@ -164,6 +178,20 @@ func checkNoMissedRelease(e *env) {
 	})
 }
 
+// checkFirstRelease is for a backend on which nothing else happens: the release is the next thing.
+func checkFirstRelease(e *env) {
+	e.until(12, 3*time.Second, func() {
+		key, token := e.key(), e.token()
+		e.A.takes(key, token, long, "the key is fresh")
+		ctx, cancel := context.WithCancel(e.ctx)
+		defer cancel()
+		e.note("B watches %s", e.journal.short(key))
+		ch := e.B.watch(ctx, key)
+		e.A.releases(key, token, "A holds the lock")
+		e.woken(ch, "A has released the lock, and nothing has happened on the backend since B's Watch returned")
+	})
+}
+
 func checkWakesAll(e *env) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
@@ -200,6 +228,38 @@ func checkWakesAll(e *env) {
 		}
 		e.sleep(3 * time.Millisecond)
 	}
+}
+
+// checkHandedOver watches a lock that passes along a line.
+func checkHandedOver(e *env) {
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	key := e.key()
+	held := e.A.takes(key, e.token(), long, "the key is fresh")
+	const waiters = 3
+	served := make(chan call, waiters)
+	for range waiters {
+		token := e.token()
+		e.background.Go(func() { e.guard(func() { served <- e.B.doCtx(ctx, "Wait", key, token, long) }) })
+		e.sleep(e.standing()) // each is in line before the next one comes
+	}
+	var chans []<-chan struct{}
+	for _, c := range e.clients() {
+		chans = append(chans, c.watch(ctx, key))
+	}
+	e.note("watchers of %s on A, B and C", e.journal.short(key))
+	for range waiters {
+		for _, ch := range chans {
+			drain(ch)
+		}
+		released := held.client.releases(key, held.token, "it holds the lock")
+		for i, ch := range chans {
+			e.woken(ch, fmt.Sprintf("%s has released the lock, which hands it to the next in line, and this is watcher %d of it",
+				held.client.name, i+1))
+		}
+		held = e.B.must(e.outcome(served, released.end, "the lock was released, and it waits in line"), true, "it is the next in line")
+	}
+	e.B.releases(key, held.token, "its Wait has returned")
 }
 
 func checkEveryRelease(e *env) {
@@ -321,7 +381,7 @@ func checkWatchEnds(e *env) {
 		e.B.watch(ctx, key)
 	})
 	cancel()
-	if n, stacks := e.settles(few, e.slack()+5*time.Second); n > few {
+	if n, stacks := e.settles(few, e.patience()+5*time.Second); n > few {
 		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
 			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
 	}
