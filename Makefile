@@ -5,6 +5,8 @@ BENCH    ?= .
 COUNT    ?= 8
 FUZZTIME ?= 30s
 CHAOS    ?= 10m
+# The oldest go-redis that go.mod allows, and others that differ in pub/sub, timeouts or defaults.
+GOREDIS  ?= 9.5.5 9.20.0 9.22.0
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.
 TESTFLAGS ?=
 
@@ -21,28 +23,48 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test test-latest lint bench fuzz chaos tools servers
+.PHONY: help test test-latest lint api platforms bench fuzz chaos tools servers
 .NOTPARALLEL:
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 test: export LOCKER_TEST_SERVERS = require
+test: export LOCKER_CONFORMANCE = strict
 test: servers lint ## lint, then the tests of every module with the race detector, on real servers
-	$(call each,$(GO) test -race -shuffle=on -timeout 20m $(TESTFLAGS) ./...)
+	$(call each,$(GO) test -race -shuffle=on -timeout 45m $(TESTFLAGS) ./...)
 
-# The committed go.mod asks for the lowest versions that pass. The newest go into a copy of it.
+# The committed go.mod asks for the lowest versions that pass. The others go into a copy of it.
 test-latest: export LOCKER_TEST_SERVERS = require
-test-latest: servers ## the library's tests against the newest versions of its dependencies
-	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && cp go.mod go.sum "$$tmp" && \
+test-latest: servers ## the library's tests on the newest dependencies, and redisv9's on each go-redis in GOREDIS
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && failed=; \
+	for v in $(GOREDIS); do \
+		echo "== redisv9 on go-redis $$v"; \
+		cp go.mod go.sum "$$tmp" && \
+		$(GO) get -modfile="$$tmp/go.mod" -t ./... github.com/redis/go-redis/v9@v$$v && \
+		$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./redisv9 || failed="$$failed $$v"; \
+	done; \
+	echo "== everything on the newest"; \
+	cp go.mod go.sum "$$tmp" && \
 	$(GO) get -modfile="$$tmp/go.mod" -t -u ./... && \
-	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on $(TESTFLAGS) ./...
+	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./... || failed="$$failed newest"; \
+	test -z "$$failed" || { echo "failed on:$$failed" >&2; exit 1; }
 
-lint: tools ## gofmt, go vet and staticcheck, in every module
+lint: tools api ## gofmt, go vet, staticcheck and go mod tidy in every module, and the API's changes
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
 	test -z "$$unformatted" || { echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; } >&2
 	$(call each,$(GO) vet ./...)
 	$(call each,$(BIN)/staticcheck ./...)
+	$(call each,$(GO) mod tidy -diff)
+
+# An incompatible change is no error before version 1, but it must be seen.
+api: tools ## how the exported API differs from the last release's
+	@.ci/api $(BIN)/apidiff
+
+platforms: ## vet the library for 32-bit machines, macOS and Windows
+	GOARCH=386 $(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+	GOOS=windows $(GO) vet ./...
 
 bench: ## the benchmarks that match BENCH, COUNT times in turn, as benchstat reads them
 	@for run in $$(seq $(COUNT)); do for m in $(MODULES); do \
@@ -58,9 +80,9 @@ fuzz: ## every fuzz test for FUZZTIME
 
 chaos: servers ## storms of random cancellations on every backend, for CHAOS, with the race detector
 	LOCKER_TEST_SERVERS=require LOCKER_CHAOS=$(CHAOS) \
-		$(GO) test -race -run Chaos -timeout 2h -v $(TESTFLAGS) ./singleflight
+		$(GO) test -race -run Chaos -timeout 2h -v $(TESTFLAGS) ./cohort
 
-tools: $(BIN)/staticcheck ## build staticcheck and benchstat into bin/
+tools: $(BIN)/staticcheck ## build apidiff, benchstat and staticcheck into bin/
 
 $(BIN)/staticcheck: internal/tools/go.mod internal/tools/go.sum
 	$(GO) -C internal/tools build -buildvcs=false -o $(BIN)/ tool

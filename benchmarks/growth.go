@@ -15,7 +15,7 @@ import (
 	"github.com/golockers/locker/redisv9"
 )
 
-// growing are the contenders whose cost grows in different ways: they wait in line, woken, or polling.
+// growing are the contenders whose cost grows in different ways: they wait in a queue, woken, or polling.
 var growing = []string{"redisv9", "redigo", "rueidislock", "redislock-100ms", "by-hand-1ms"}
 
 // runGrowth measures what more waiting processes cost.

@@ -14,11 +14,11 @@ import (
 	redsyncgoredis "github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	redsyncredigo "github.com/go-redsync/redsync/v4/redis/redigo"
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
-	"github.com/golockers/locker/singleflight"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
@@ -41,11 +41,11 @@ const ttl = 20 * time.Second
 var redisLocks = []contender{
 	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
 	{"redisv9+line", true, func(j job) (lock, error) {
-		return with(singleflight.NewLocker(redisv9.New(goredis(j)))), nil
+		return with(cohort.New(redisv9.New(goredis(j)))), nil
 	}},
 	{"redigo", true, func(j job) (lock, error) { return with(redigo.New(redigoPool(j))), nil }},
 	{"redigo+line", true, func(j job) (lock, error) {
-		return with(singleflight.NewLocker(redigo.New(redigoPool(j)))), nil
+		return with(cohort.New(redigo.New(redigoPool(j)))), nil
 	}},
 	{"redislock-1ms", false, func(j job) (lock, error) { return redislockPolling(j, time.Millisecond), nil }},
 	{"redislock-100ms", false, func(j job) (lock, error) { return redislockPolling(j, 100*time.Millisecond), nil }},
@@ -62,7 +62,7 @@ var redisLocks = []contender{
 var memcachedLocks = []contender{
 	{"memcache", true, func(j job) (lock, error) { return with(memcache.New(gomemcached(j))), nil }},
 	{"memcache+line", true, func(j job) (lock, error) {
-		return with(singleflight.NewLocker(memcache.New(gomemcached(j)))), nil
+		return with(cohort.New(memcache.New(gomemcached(j)))), nil
 	}},
 	{"add-delete-1ms", false, addDelete},
 }

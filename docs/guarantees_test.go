@@ -360,8 +360,11 @@ func TestNamesInGuarantees(t *testing.T) {
 		for _, match := range names.FindAllStringSubmatch(line, -1) {
 			found++
 			name, dirs, what := match[1], []string{"../" + section, "."}, "func %s("
-			if section == "locker" {
+			switch section {
+			case "locker":
 				dirs = []string{".."}
+			case "redisv9":
+				dirs = append(dirs, "../internal/redislock")
 			}
 			if strings.Contains(name, "/") {
 				dirs, what = []string{"../conformance"}, "%q"

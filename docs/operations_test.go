@@ -1,0 +1,77 @@
+package docs
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Releasing a lock with the token that is its value hands it to the next in the queue.
+func TestFreeingByHand(t *testing.T) {
+	t.Parallel()
+	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	holder, err := locker.Lock(ctx, redisv9.New(client), "invoice/42", time.Hour)
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() {
+		lease, err := locker.Lock(ctx, redisv9.New(client), "invoice/42", time.Hour)
+		if err == nil {
+			err = lease.Unlock(ctx)
+		}
+		waited <- err
+	}()
+	select { // it waits, or is about to
+	case err := <-waited:
+		t.Fatal("the lock was not held:", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+
+	token, err := client.Get(ctx, "locker:invoice/42").Result()
+	require.NoError(t, err)
+	released, err := redisv9.New(client).Release(ctx, "invoice/42", token)
+	require.NoError(t, err)
+	assert.True(t, released)
+	require.NoError(t, <-waited)
+	assert.ErrorIs(t, holder.Unlock(ctx), locker.ErrNotHeld)
+}
+
+// After a loss of data numbers start again lower, until the counter that the page names is set.
+func TestFencesAfterLossOfData(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("operations.md")
+	require.NoError(t, err)
+	for name, counter := range map[string]string{"redisv9": "!fence:locker:", "redigo": "!locker:fence"} {
+		require.True(t, strings.Contains(string(page), "`"+counter+"`"), "%s is not on the page", counter)
+		addr := testserver.Redis(t).Addr
+		l, _ := backends[name].locker(t, addr)
+		client := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { assert.NoError(t, client.Close()) })
+		fence := func() uint64 {
+			lease, err := locker.TryLock(t.Context(), l, "k", time.Minute)
+			require.NoError(t, err, name)
+			n, err := lease.Fence(t.Context())
+			require.NoError(t, err, name)
+			require.NoError(t, lease.Unlock(t.Context()), name)
+			return n
+		}
+		const seen = 1<<63 - 3
+		require.NoError(t, client.Set(t.Context(), counter, seen, 0).Err())
+		assert.Greater(t, fence(), uint64(seen), name)
+		require.NoError(t, client.FlushAll(t.Context()).Err())
+		assert.Less(t, fence(), uint64(seen), name)
+		require.NoError(t, client.Set(t.Context(), counter, seen, 0).Err())
+		assert.Greater(t, fence(), uint64(seen), name)
+	}
+}
