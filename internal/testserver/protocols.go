@@ -56,14 +56,16 @@ func field(text, name string) (int, error) {
 	return 0, fmt.Errorf("no %q in %q", name, text)
 }
 
-// dial opens a connection on which no read or write waits for longer than a second: a server that is
-// busy starting is asked again.
+// answerTime is how long a server may take to answer: under load it may be seconds.
+const answerTime = patience / 3
+
+// dial opens a connection whose reads and writes end after answerTime.
 func dial(addr string) (net.Conn, error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	conn, err := net.DialTimeout("tcp", addr, answerTime)
 	if err != nil {
 		return nil, err
 	}
-	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
 		conn.Close()
 		return nil, err
 	}
