@@ -20,14 +20,14 @@ type sending struct {
 	ctx   context.Context
 	token string
 	sends int       // how often the token may have left the process
-	first time.Time // when it first did
+	first time.Time // when it first did; until then, when it was made
 	bytes [32]byte  // room for a token of usual length
 
 	answered bool // it was sent once and came back with an answer
 }
 
 func newSending(ctx context.Context, token string) *sending {
-	return &sending{ctx: ctx, token: redislock.EncodeToken(token)}
+	return &sending{ctx: ctx, token: redislock.EncodeToken(token), first: time.Now()}
 }
 
 // MarshalBinary implements [encoding.BinaryMarshaler].

@@ -55,7 +55,6 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	if l.inbox.busy.Load() {
 		return l.waitInQueue(ctx, w, token)
 	}
-	start := time.Now()
 	s := newSending(ctx, token)
 	acquired, err := call(l, s, "wait", key, func() (bool, error) {
 		// The queue's script will find the holder, which may be this token. So the reply need not
@@ -74,7 +73,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	})
 	switch {
 	case acquired:
-		return start.Add(ttl), nil
+		return s.first.Add(ttl), nil
 	case err == nil:
 		w.isHeld = true
 		return l.waitInQueue(ctx, w, token)
@@ -160,7 +159,6 @@ func (l *Locker) waitInQueue(ctx context.Context, w *waiting, token string) (tim
 			look = false
 			live, epoch := w.box.hears()
 			hears = live && w.unheard != epoch
-			asked := time.Now()
 			s = newSending(ctx, token)
 			place, err := l.look(s, w, hears)
 			l.inbox.looked(w)
@@ -175,13 +173,13 @@ func (l *Locker) waitInQueue(ctx context.Context, w *waiting, token string) (tim
 				return time.Time{}, err
 			case place.Acquired:
 				l.served(w, s)
-				return asked.Add(w.ttl), nil
+				return s.first.Add(w.ttl), nil
 			}
 			if place.IsNew && w.joined { // its place was lost, as may be those of others
 				l.inbox.mistrust(w)
 			}
 			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
-			w.asked, w.server, w.ticket = asked, place.Time, place.Ticket
+			w.asked, w.server, w.ticket = s.first, place.Time, place.Ticket
 			next.Reset(pace.After(place, hears))
 			l.inbox.placed(w, place.Left, place.Rank)
 			if place.Unheard { // it is subscribed to another server, behind a proxy for instance

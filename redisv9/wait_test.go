@@ -316,3 +316,34 @@ func TestClaimsOverLongRoundTrips(t *testing.T) {
 		assert.GreaterOrEqual(t, time.Duration(claim)*time.Millisecond, redislock.Claim(farRoundTrip))
 	}
 }
+
+// The deadline counts from when the request left the process, not from when it began to wait for a connection.
+func TestDeadlineCountsFromTheRequest(t *testing.T) {
+	t.Parallel()
+	for _, knowsQueue := range []bool{false, true} {
+		t.Run(fmt.Sprintf("knows a queue: %v", knowsQueue), func(t *testing.T) {
+			t.Parallel()
+			ctx, addr := t.Context(), testserver.Redis(t).Addr
+			admin := newClient(t, &redis.Options{Addr: addr})
+			client := newClient(t, &redis.Options{Addr: addr, PoolSize: 1, PoolTimeout: time.Minute})
+			l := redisv9.New(client)
+			if knowsQueue {
+				acquired, err := l.Acquire(ctx, "other", "holder", time.Minute)
+				require.True(t, err == nil && acquired)
+				joins(t, admin, l, ctx, "other", "waiter", time.Minute)
+			}
+			const ttl = 500 * time.Millisecond
+			freed := make(chan time.Time, 1)
+			go func() {
+				client.BLPop(ctx, time.Second, "no such list")
+				freed <- time.Now()
+			}()
+			eventually(t, "the connection is in use", func() bool {
+				return strings.Contains(admin.ClientList(ctx).Val(), "cmd=blpop")
+			})
+			deadline, err := l.Wait(ctx, "k", "t", ttl)
+			require.NoError(t, err)
+			assert.WithinRange(t, deadline, (<-freed).Add(ttl/2), time.Now().Add(ttl))
+		})
+	}
+}
