@@ -3,10 +3,12 @@ package redisv9
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/golockers/locker/internal/redislock"
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -32,7 +34,7 @@ func (l *Locker) giveUp(ctx context.Context, key string, keys redislock.Keys, la
 	var g *ghost
 	if w != nil {
 		entries = [2]string{w.entry.String(0), w.entry.String(w.claim)}
-		g = &ghost{key: key, keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.token}
+		g = &ghost{key: key, keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.token, ttl: w.ttl}
 		l.inbox.haunt(w, g)
 	}
 	go func() {
@@ -69,14 +71,14 @@ func (l *Locker) served(w *waiting, last *sending) {
 		return
 	}
 	g := &ghost{key: w.key, keys: w.keys, entries: [2]string{w.entry.String(0), w.entry.String(w.claim)},
-		nonce: w.entry.Nonce, id: w.id, token: last.token, isServed: true, ticket: w.ticket}
+		nonce: w.entry.Nonce, id: w.id, token: last.token, ttl: w.ttl, isServed: true, ticket: w.ticket}
 	if l.inbox.hauntServed(g) {
 		time.AfterFunc(ghostLife, func() { l.inbox.bury(g) })
 	}
 }
 
 // leaveLater releases a lock that was granted to a ghost, and takes its entry out of the queue if
-// it is there.
+// it is there. No one else releases that lock, so this is tried until the lock's ttl has passed.
 func (l *Locker) leaveLater(g *ghost) {
 	if g.leaving.Swap(true) {
 		return
@@ -88,15 +90,17 @@ func (l *Locker) leaveLater(g *ghost) {
 	}
 	go func() {
 		defer l.ghosts.Add(-1)
-		ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
+		held, cancel := context.WithTimeout(context.Background(), max(g.ttl, giveUpFor))
 		defer cancel()
 		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
 			g.leaving.Store(false) // another message may come from here on
+			ctx, cancel := context.WithTimeout(held, giveUpFor)
 			s := &sending{ctx: ctx, token: g.token}
 			_, err := call(l, s, "wait", g.key, func() (redislock.Freed, error) {
 				return l.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
 			})
-			if err == nil || !sleep(ctx, rest) {
+			cancel()
+			if err == nil || errors.Is(err, redis.ErrClosed) || !sleep(held, rest) {
 				return
 			}
 		}

@@ -371,6 +371,34 @@ func TestGrantToThoseWhoHaveGone(t *testing.T) {
 	}
 }
 
+// A lock that was granted to a waiter that has gone is released when the server can be reached again.
+func TestGrantToOneWhoHasGoneDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	admin, client := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	r := new(refusing)
+	client.AddHook(r)
+	holder, l := newLocker(t, &redis.Options{Addr: addr}), redisv9.New(client)
+	acquires(t, holder, "k", "holder", time.Hour)
+	leaving, cancel := context.WithCancel(t.Context())
+	gone := joins(t, admin, l, leaving, "k", "gone", time.Hour)
+	eventually(t, "it is subscribed", func() bool { return len(admin.PubSubChannels(t.Context(), "!wait:*").Val()) > 0 })
+	r.now.Store(true)
+	cancel()
+	require.ErrorIs(t, (<-gone).err, context.Canceled)
+	eventually(t, "it has given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
+	releases(t, holder, "k", "holder")
+	stays := make(chan turn, 1)
+	go func() {
+		deadline, err := holder.Wait(t.Context(), "k", "stays", time.Minute)
+		stays <- turn{deadline, err}
+	}()
+	eventually(t, "the lock was granted to it", func() bool { return admin.Get(t.Context(), "locker:k").Val() == "gone" })
+	time.Sleep(6 * time.Second) // longer than one attempt to release it lasts
+	r.now.Store(false)
+	isServed(t, stays, "the one that has gone releases the lock")
+}
+
 // A Locker minds no more than 4,096 of them. Then its later waiters use another channel, so that the
 // server passes over the others as soon as nobody waits on the old one.
 func TestThoseWhoHaveGoneAreBounded(t *testing.T) {

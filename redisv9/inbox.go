@@ -65,6 +65,7 @@ type ghost struct {
 	nonce   string
 	id      string // set by haunt
 	token   string // encoded
+	ttl     time.Duration
 	leaving atomic.Bool
 
 	isServed bool   // its waiter has the lock, or had it,
