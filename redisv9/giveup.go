@@ -3,12 +3,10 @@ package redisv9
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/golockers/locker/internal/redislock"
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -51,13 +49,19 @@ func (l *Locker) giveUp(ctx context.Context, key string, keys redislock.Keys, la
 				return l.release(keys, s, entries[0], entries[1])
 			})
 			// In order, that is after the last request has come back: only now may it be asked.
-			if err == nil && (freed.Released && w == nil || !unsure && last.isOver()) {
+			if g != nil && last.isOver() && !unsure {
+				g.isOver.Store(true)
+			}
+			if err == nil && (freed.Released && w == nil || g != nil && g.isOver.Load()) {
 				if g != nil {
 					l.inbox.bury(g)
 				}
 				return
 			}
 			if !mayRepeat || !sleep(ctx, rest) {
+				if err != nil && g != nil {
+					l.leaveLater(g)
+				}
 				return
 			}
 		}
@@ -75,36 +79,6 @@ func (l *Locker) served(w *waiting, last *sending) {
 	if l.inbox.hauntServed(g) {
 		time.AfterFunc(ghostLife, func() { l.inbox.bury(g) })
 	}
-}
-
-// leaveLater releases a lock that was granted to a ghost, and takes its entry out of the queue if
-// it is there. No one else releases that lock, so this is tried until the lock's ttl has passed.
-func (l *Locker) leaveLater(g *ghost) {
-	if g.leaving.Swap(true) {
-		return
-	}
-	if l.ghosts.Add(1) > maxUnsure { // there are as many locks: the others go to the next with their ttl
-		l.ghosts.Add(-1)
-		g.leaving.Store(false)
-		return
-	}
-	go func() {
-		defer l.ghosts.Add(-1)
-		held, cancel := context.WithTimeout(context.Background(), max(g.ttl, giveUpFor))
-		defer cancel()
-		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
-			g.leaving.Store(false) // another message may come from here on
-			ctx, cancel := context.WithTimeout(held, giveUpFor)
-			s := &sending{ctx: ctx, token: g.token}
-			_, err := call(l, s, "wait", g.key, func() (redislock.Freed, error) {
-				return l.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
-			})
-			cancel()
-			if err == nil || errors.Is(err, redis.ErrClosed) || !sleep(held, rest) {
-				return
-			}
-		}
-	}()
 }
 
 // release runs the script of that name, and sees to it that the queue goes on.

@@ -137,8 +137,8 @@ func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Lo
 	cancel()
 	all.Wait()
 	eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(b) == 0 })
-	n.set(false)
 	require.EqualValues(t, 5, inLine(admin, key))
+	n.set(false)
 	eventually(t, "it can be reached", func() bool { _, err := b.Extend(ctx, key, t2, time.Minute); return err == nil })
 	done := joins(t, admin, b, ctx, key, t2, time.Minute)
 	released, err := a.Release(ctx, key, t1)
@@ -153,6 +153,7 @@ type holding struct {
 	mu   sync.Mutex
 	asks int
 	late chan func()
+	deaf atomic.Bool // what arrives is lost
 }
 
 type holdingConn struct {
@@ -186,6 +187,15 @@ func (c *holdingConn) Write(b []byte) (int, error) {
 		c.Conn.Close()
 	}
 	return len(b), nil
+}
+
+func (c *holdingConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.n.deaf.Load() {
+			return n, err
+		}
+	}
 }
 
 func (c *holdingConn) Close() error {
@@ -223,6 +233,45 @@ func TestLookThatArrivesLate(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, released)
 	acquires(t, a, key, t1, time.Minute)
+}
+
+// As TestLookThatArrivesLate, but the message that the lock was granted to it is lost.
+func TestLostGrantToOneWhoHasGone(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	ctx := t.Context()
+	admin := newClient(t, &redis.Options{Addr: addr})
+	key, t1, t2 := names(t)
+	a := newLocker(t, &redis.Options{Addr: addr})
+	acquires(t, a, key, t1, time.Minute)
+	warm, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
+	require.ErrorIs(t, err, locker.ErrHeld)
+	eventually(t, "it has left", func() bool { return inLine(admin, key) == 0 })
+
+	n := &holding{late: make(chan func(), 1)}
+	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
+	acquires(t, a, "other", "holder", time.Minute)
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	_, err = b.Wait(short, key, t2, time.Hour)
+	require.ErrorIs(t, err, locker.ErrHeld)
+	joins(t, admin, b, ctx, "other", "stays", time.Minute) // so the channel stays, too
+	deliver := <-n.late
+	eventually(t, "it no longer tries to leave", func() bool { return redisv9.GivingUp(b) == 0 })
+	require.Zero(t, inLine(admin, key))
+	deliver()
+	require.EqualValues(t, 1, inLine(admin, key))
+	n.deaf.Store(true)
+	releases(t, a, key, t1)
+	eventually(t, "the lock is granted to it", func() bool { return admin.Get(ctx, "locker:"+key).Val() == t2 })
+	require.NoError(t, admin.Do(ctx, "client", "kill", "type", "pubsub").Err())
+	n.deaf.Store(false)
+	eventually(t, "it has released the lock", func() bool {
+		ok, err := a.Acquire(ctx, key, t1, time.Minute)
+		return ok && err == nil
+	})
 }
 
 // A look that was repeated, and arrives after its waiter was served and has released the lock, puts

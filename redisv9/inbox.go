@@ -13,7 +13,6 @@ import (
 
 const (
 	boxLinger = 10 * time.Second // a channel is listened to this long after its last waiter
-	maxGhosts = 4096             // of one Locker
 )
 
 // inbox is where a Locker hears of its waiters' turns: on a channel of its own, which all its
@@ -55,27 +54,6 @@ type box struct {
 	// Guarded by the inbox's lock:
 	waiters int
 	idle    *time.Timer
-}
-
-// ghost is an entry that may be in a queue though its waiter has gone.
-type ghost struct {
-	key     string
-	keys    redislock.Keys
-	entries [2]string
-	nonce   string
-	id      string // set by haunt
-	token   string // encoded
-	ttl     time.Duration
-	leaving atomic.Bool
-
-	isServed bool   // its waiter has the lock, or had it,
-	ticket   string // by this ticket, or by none
-}
-
-// isMeant reports whether a message is for an entry that is in the queue since the waiter has gone.
-// What served the waiter must not have its lock released, though it comes again or late.
-func (g *ghost) isMeant(m redislock.Message) bool {
-	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
 }
 
 // enter makes w hear of its turns.
@@ -219,10 +197,11 @@ func (b *box) Message(payload string) {
 	}
 }
 
-// Missed has all who wait look.
+// Missed makes all waiters look, and all ghosts leave: any of them may have been granted its lock.
 func (b *box) Missed() {
 	b.epoch.Add(1)
 	b.askAll(func(*waiting) bool { return true })
+	b.inbox.ghostsMissed(b)
 }
 
 // askAll has those of b's waiters look that are meant, those who joined first before the others.
@@ -254,54 +233,4 @@ func (i *inbox) mistrust(w *waiting) {
 	if !again {
 		w.box.askAll(func(other *waiting) bool { return other.key == w.key && other != w })
 	}
-}
-
-// haunt has the inbox mind an entry whose waiter goes. When there are too many, one is forgotten,
-// and the channel is retired, so that the scripts pass over what is forgotten as soon as may be.
-func (i *inbox) haunt(w *waiting, g *ghost) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if len(i.ghosts) >= maxGhosts {
-		for id := range i.ghosts {
-			delete(i.ghosts, id)
-			break
-		}
-		if i.current == w.box {
-			i.retireLocked(w.box)
-		}
-	}
-	if i.ghosts == nil {
-		i.ghosts = make(map[string]*ghost)
-	}
-	g.id = w.id
-	delete(i.waiting, g.id)
-	i.ghosts[g.id] = g
-	select {
-	case <-w.mail: // for which it went too soon
-		i.haunted(g)
-	default:
-	}
-}
-
-// hauntServed has the inbox mind the entry of a waiter that was served, unless there are too many
-// ghosts.
-func (i *inbox) hauntServed(g *ghost) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if len(i.ghosts) >= maxGhosts {
-		return false
-	}
-	if i.ghosts == nil {
-		i.ghosts = make(map[string]*ghost)
-	}
-	delete(i.waiting, g.id)
-	i.ghosts[g.id] = g
-	return true
-}
-
-// bury forgets a ghost: its entry certainly is in no queue.
-func (i *inbox) bury(g *ghost) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.ghosts, g.id)
 }

@@ -85,9 +85,9 @@ type Locker struct {
 	subs     subscriptions
 	inbox    inbox
 	sweeps   sweeps
+	leavers  leavers
 	waiters  atomic.Uint64 // number of waiters so far
 	givingUp atomic.Int64  // number of waiters giving up their place in the queue
-	ghosts   atomic.Int64  // number of ghosts leaving because a message came for them
 }
 
 var (

@@ -225,6 +225,9 @@ func TestGrantThatTheServerLost(t *testing.T) {
 	eventually(t, "it is subscribed again", live)
 	woken, err := l.Watch(ctx, key) // on the same connection as the grant, and told after it
 	require.NoError(t, err)
+	eventually(t, "both are subscribed to", func() bool { // go-redis may have had a connection in between
+		return live() && admin.PubSubNumSub(ctx, "locker:"+key).Val()["locker:"+key] == 1
+	})
 	releases(t, other, key, t1)
 	require.Equal(t, t2, admin.Get(ctx, "locker:"+key).Val(), "it was granted the lock")
 	isWoken(t, woken, "the lock was released")

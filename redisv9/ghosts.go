@@ -1,0 +1,171 @@
+package redisv9
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	maxGhosts = 4096 // of one Locker
+	maxLeave  = 16   // ghosts that leave at the same time
+)
+
+// ghost is an entry that may be in a queue though its waiter has gone. If the lock is granted to it,
+// no one but this process can release it before it expires.
+type ghost struct {
+	box     *box
+	key     string
+	keys    redislock.Keys
+	entries [2]string
+	nonce   string
+	id      string // set by haunt
+	token   string // encoded
+	ttl     time.Duration
+
+	isOver  atomic.Bool // no request is under way that could put the entry in the queue again
+	leaving atomic.Bool // it is about to leave
+
+	// Guarded by the leavers' lock:
+	since time.Time     // when it first tried to leave; zero: it does not
+	rest  time.Duration // after the next failure
+
+	isServed bool   // its waiter has the lock, or had it,
+	ticket   string // by this ticket, or by none
+}
+
+// isMeant reports whether a message is for an entry that is in the queue since the waiter has gone.
+// What served the waiter must not have its lock released, though it comes again or late.
+func (g *ghost) isMeant(m redislock.Message) bool {
+	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
+}
+
+// haunt makes the inbox mind an entry whose waiter goes. When there are too many, one is forgotten,
+// and the channel is retired, so that the scripts pass over what is forgotten as soon as may be.
+func (i *inbox) haunt(w *waiting, g *ghost) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.ghosts) >= maxGhosts {
+		for id := range i.ghosts {
+			delete(i.ghosts, id)
+			break
+		}
+		if i.current == w.box {
+			i.retireLocked(w.box)
+		}
+	}
+	if i.ghosts == nil {
+		i.ghosts = make(map[string]*ghost)
+	}
+	g.id, g.box = w.id, w.box
+	delete(i.waiting, g.id)
+	i.ghosts[g.id] = g
+	select {
+	case <-w.mail: // for which it went too soon
+		i.haunted(g)
+	default:
+	}
+}
+
+// hauntServed makes the inbox mind the entry of a waiter that was served, unless there are too many
+// ghosts.
+func (i *inbox) hauntServed(g *ghost) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.ghosts) >= maxGhosts {
+		return false
+	}
+	if i.ghosts == nil {
+		i.ghosts = make(map[string]*ghost)
+	}
+	delete(i.waiting, g.id)
+	i.ghosts[g.id] = g
+	return true
+}
+
+// ghostsMissed takes the ghosts of a channel whose messages may have been lost. A lock that was
+// granted to one of them would be held until it expires.
+func (i *inbox) ghostsMissed(b *box) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, g := range i.ghosts {
+		if g.box == b && !g.isServed {
+			i.haunted(g)
+		}
+	}
+}
+
+// bury forgets a ghost: its entry certainly is in no queue.
+func (i *inbox) bury(g *ghost) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.ghosts, g.id)
+}
+
+// leavers take ghosts out of their queues, a few at a time, in the background. There is a goroutine
+// only while there is something to do.
+type leavers struct {
+	mu      sync.Mutex
+	ghosts  []*ghost
+	workers int
+}
+
+// leaveLater releases the lock if it was granted to a ghost, and takes its entry out of the queue if
+// it is there. No one else does, so this is tried until the lock's ttl has passed.
+func (l *Locker) leaveLater(g *ghost) {
+	if g.leaving.Swap(true) {
+		return
+	}
+	p := &l.leavers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.since.IsZero() {
+		g.since, g.rest = time.Now(), giveUpRest
+	}
+	p.ghosts = append(p.ghosts, g)
+	if p.workers < maxLeave {
+		p.workers++
+		go l.leave()
+	}
+}
+
+func (l *Locker) leave() {
+	p := &l.leavers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.ghosts) > 0 {
+		g := p.ghosts[0]
+		p.ghosts = p.ghosts[1:]
+		p.mu.Unlock()
+		err := l.leaveNow(g)
+		p.mu.Lock()
+		switch {
+		case err == nil, errors.Is(err, redis.ErrClosed), time.Since(g.since) > max(g.ttl, giveUpFor):
+			g.since = time.Time{}
+		default:
+			time.AfterFunc(g.rest, func() { l.leaveLater(g) })
+			g.rest = min(4*g.rest, giveUpMost)
+		}
+	}
+	p.workers--
+	p.ghosts = nil
+}
+
+func (l *Locker) leaveNow(g *ghost) error {
+	g.leaving.Store(false) // another message may come from here on
+	ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
+	defer cancel()
+	s := &sending{ctx: ctx, token: g.token}
+	_, err := call(l, s, "wait", g.key, func() (redislock.Freed, error) {
+		return l.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
+	})
+	if err == nil && g.isOver.Load() {
+		l.inbox.bury(g)
+	}
+	return err
+}
