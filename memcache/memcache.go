@@ -90,7 +90,7 @@ const (
 )
 
 var (
-	errNoClient = errors.New("nil client")
+	errNoClient = errors.New("memcache: nil client")
 	errNoCAS    = errors.New("the server keeps no cas numbers (memcached -C)")
 	errChanging = errors.New("the item kept changing between reading and writing it")
 )
@@ -138,35 +138,6 @@ func New(client *gomemcache.Client, opts ...Option) *Locker {
 // An item that is no lock of this package is an error, and so is a server that cannot be reached, does not
 // answer within the client's Timeout, or is out of memory.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	acquired, err = l.acquire(ctx, key, token, ttl)
-	if err != nil {
-		return false, fmt.Errorf("memcache: acquire %q: %w", key, err)
-	}
-	return acquired, nil
-}
-
-// Extend sets the remaining time of the lock of key to ttl and less than three seconds more if token holds
-// it, with two requests. See [locker.Locker] for the results, and [Locker.Acquire] for errors.
-func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
-	extended, err = l.extend(ctx, key, token, ttl)
-	if err != nil {
-		return false, fmt.Errorf("memcache: extend %q: %w", key, err)
-	}
-	return extended, nil
-}
-
-// Release frees the lock of key if token holds it, with two requests. See [locker.Locker] for the results,
-// and [Locker.Acquire] for errors. A Release that is repeated after an error of unknown outcome reports
-// false if the first one took effect after all.
-func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
-	released, err = l.release(ctx, key, token)
-	if err != nil {
-		return false, fmt.Errorf("memcache: release %q: %w", key, err)
-	}
-	return released, nil
-}
-
-func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
 	}
@@ -196,7 +167,9 @@ func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Durati
 	return false, nil
 }
 
-func (l *Locker) extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+// Extend sets the remaining time of the lock of key to ttl and less than three seconds more if token holds
+// it, with two requests. See [locker.Locker] for the results, and [Locker.Acquire] for errors.
+func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
 	}
@@ -207,7 +180,10 @@ func (l *Locker) extend(ctx context.Context, key, token string, ttl time.Duratio
 	return l.replace(ctx, key, token, expiration)
 }
 
-func (l *Locker) release(ctx context.Context, key, token string) (bool, error) {
+// Release frees the lock of key if token holds it, with two requests. See [locker.Locker] for the results,
+// and [Locker.Acquire] for errors. A Release that is repeated after an error of unknown outcome reports
+// false if the first one took effect after all.
+func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
 	}

@@ -47,7 +47,7 @@ func New() *Locker { return new(Locker) }
 //
 // An error means that nothing happened: ctx was done, or ttl is not positive.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	if err := l.check(ctx, "acquire", key, ttl); err != nil {
+	if err := l.check(ctx, ttl); err != nil {
 		return false, err
 	}
 	s := l.lock(key)
@@ -61,7 +61,7 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 //
 // An error means that nothing happened: ctx was done, or ttl is not positive.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	if err := l.check(ctx, "extend", key, ttl); err != nil {
+	if err := l.check(ctx, ttl); err != nil {
 		return false, err
 	}
 	s := l.lock(key)
@@ -80,7 +80,7 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 //
 // An error means that nothing happened: ctx was done.
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
-	if err := l.check(ctx, "release", key, 1); err != nil {
+	if err := l.check(ctx, 1); err != nil {
 		return false, err
 	}
 	s := l.lock(key)
@@ -103,7 +103,7 @@ func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 // a lock that was granted just then has been passed on. Other errors mean that nothing happened:
 // ctx was done before, or ttl is not positive.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
-	if err := l.check(ctx, "wait", key, ttl); err != nil {
+	if err := l.check(ctx, ttl); err != nil {
 		return time.Time{}, err
 	}
 	s, w, deadline := l.takeOrJoin(key, token, ttl)
@@ -121,7 +121,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	s.mu.Lock()
 	s.leave(key, w, clock())
 	s.mu.Unlock()
-	return time.Time{}, fail("wait", key, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld))
+	return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 }
 
 // takeOrJoin takes the lock until the deadline, or else returns a waiter in its queue.
@@ -144,7 +144,7 @@ func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *wait
 //
 // An error means that ctx was done.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	if err := l.check(ctx, "watch", key, 1); err != nil {
+	if err := l.check(ctx, 1); err != nil {
 		return nil, err
 	}
 	w := &watcher{c: make(chan struct{}, 1)}
@@ -170,7 +170,7 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 //
 // An error means that nothing happened: ctx was done.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	if err := l.check(ctx, "fence", key, 1); err != nil {
+	if err := l.check(ctx, 1); err != nil {
 		return 0, false, err
 	}
 	s := l.lock(key)
@@ -182,22 +182,20 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 	return l.fence.Add(1), true, nil
 }
 
-func (l *Locker) check(ctx context.Context, op, key string, ttl time.Duration) error {
+func (l *Locker) check(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
-		return fail(op, key, errNil)
+		return errNil
 	}
 	if err := ctx.Err(); err != nil {
-		return fail(op, key, err)
+		return err
 	}
 	if ttl <= 0 {
-		return fail(op, key, locker.ErrInvalidTTL)
+		return fmt.Errorf("%w: %v", locker.ErrInvalidTTL, ttl)
 	}
 	return nil
 }
 
-var errNil = errors.New("nil Locker")
-
-func fail(op, key string, err error) error { return fmt.Errorf("memory: %s %q: %w", op, key, err) }
+var errNil = errors.New("memory: nil Locker")
 
 // lock locks the shard of key.
 func (l *Locker) lock(key string) *shard {

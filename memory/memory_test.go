@@ -195,7 +195,7 @@ func TestContextDoneBefore(t *testing.T) {
 		assert.False(t, done, op)
 		assert.ErrorIs(t, err, context.Canceled, op)
 		assert.NotErrorIs(t, err, locker.ErrHeld, op)
-		assert.EqualError(t, err, "memory: "+op+` "k": context canceled`)
+		assert.EqualError(t, err, "context canceled", op)
 		assert.Zero(t, count(t, l), op)
 
 		u := user{t, l}
@@ -214,7 +214,7 @@ func TestNil(t *testing.T) {
 	for op, do := range operations {
 		done, err := do(t.Context(), nil, time.Minute)
 		assert.False(t, done, op)
-		assert.EqualError(t, err, "memory: "+op+` "k": nil Locker`)
+		assert.EqualError(t, err, "memory: nil Locker", op)
 	}
 }
 
@@ -307,6 +307,6 @@ func TestErrorInLine(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(began))
 		assert.Zero(t, deadline)
 		assert.True(t, errors.Is(err, context.DeadlineExceeded) && errors.Is(err, locker.ErrHeld))
-		assert.EqualError(t, err, `memory: wait "k": context deadline exceeded: the lock is held by another`)
+		assert.EqualError(t, err, "context deadline exceeded: the lock is held by another")
 	})
 }

@@ -26,11 +26,11 @@ func TestDoneBefore(t *testing.T) {
 	for name, run := range operations(l, "k", "t") {
 		ok, err := run(ctx)
 		assert.ErrorIs(t, err, context.Canceled, name)
-		assert.EqualError(t, err, "redigo: "+name+` "k": context canceled`)
+		assert.EqualError(t, err, "context canceled", name)
 		assert.False(t, ok, name)
 	}
 	_, err := l.Watch(ctx, "k")
-	assert.EqualError(t, err, `redigo: watch "k": context canceled`)
+	assert.EqualError(t, err, "context canceled")
 	assert.Empty(t, w.requests())
 	assert.EqualValues(t, 1, w.dials.Load())
 }
@@ -309,7 +309,6 @@ func TestPools(t *testing.T) {
 				ok, err := run(ctx)
 				if assert.Error(t, err, "%s: %s", what, name) {
 					assert.True(t, is(err), "%s: %v", what, err)
-					assert.Contains(t, err.Error(), "redigo: "+name+` "k": `, what)
 				}
 				assert.False(t, ok, "%s: %s", what, name)
 			}
@@ -355,9 +354,9 @@ func TestPools(t *testing.T) {
 	require.NoError(t, pool.Close())
 	fails(closed, "closed", says("closed pool"))
 
-	fails(New(nil), "nil", says("nil pool"))
+	fails(New(nil), "nil", says("redigo: nil pool"))
 	_, err := New(nil).Watch(background, "k")
-	assert.EqualError(t, err, `redigo: watch "k": nil pool`)
+	assert.EqualError(t, err, "redigo: nil pool")
 
 	fails(New(&redis.Pool{}), "empty", says("Dial"))
 	_, err = New(&redis.Pool{}).Watch(background, "k")

@@ -32,7 +32,7 @@ type operation struct {
 }
 
 // operate runs call over a connection from the pool.
-func operate[T any](ctx context.Context, l *Locker, op, key, token string,
+func operate[T any](ctx context.Context, l *Locker, key, token string,
 	call func(*operation) (T, error)) (T, error) {
 	deadline, near := ctx.Deadline()
 	near = near && time.Until(deadline) < ioTimeout
@@ -40,7 +40,7 @@ func operate[T any](ctx context.Context, l *Locker, op, key, token string,
 	if near {
 		timeout = math.MaxInt64
 	}
-	v, err := inflight.Do(ctx, &l.calls, token, timeout, func() (T, error) {
+	return inflight.Do(ctx, &l.calls, token, timeout, func() (T, error) {
 		var zero T
 		conn, err := l.borrow(ctx)
 		if err != nil {
@@ -50,10 +50,6 @@ func operate[T any](ctx context.Context, l *Locker, op, key, token string,
 		defer o.end()
 		return call(o)
 	})
-	if err != nil {
-		return v, wrap(op, key, err)
-	}
-	return v, nil
 }
 
 // ended is ctx's error, also in the moment in which its deadline has passed and its timer has not noticed.
@@ -123,7 +119,7 @@ func usable(conn redis.Conn, err error) (redis.Conn, error) {
 		return nil, err
 	}
 	if conn == nil {
-		return nil, errors.New("the pool's Dial function returned no connection")
+		return nil, errors.New("redigo: the pool's Dial function returned no connection")
 	}
 	if _, err := redis.DoWithTimeout(conn, ioTimeout, ""); err != nil { // sends nothing
 		conn.Close()
@@ -165,8 +161,11 @@ func (r *refusal) Unwrap() error { return r.cause }
 
 func refuse(command string, cause redis.Error) error {
 	err := &refusal{command, cause}
-	if strings.HasPrefix(string(cause), "WRONGTYPE") {
+	switch {
+	case strings.HasPrefix(string(cause), "WRONGTYPE"):
 		return fmt.Errorf("%w: %w", errForeign, err)
+	case command == "TIME":
+		return fmt.Errorf("the server does not tell its time, use WithClientClock: %w", err)
 	}
 	return err
 }
@@ -196,7 +195,7 @@ func (o *operation) do(commands ...command) ([]any, error) {
 	}
 	o.waiting = false
 	if len(replies) != len(commands) {
-		return nil, fmt.Errorf("%d replies to %d commands", len(replies), len(commands))
+		return nil, fmt.Errorf("redigo: %d replies to %d commands", len(replies), len(commands))
 	}
 	last := len(commands) - 1
 	if commands[last][0] == "EXEC" {

@@ -89,7 +89,7 @@ const (
 // the key sets it again, so it is always later than that of the value, and never ends a lock.
 func garbage(ttl time.Duration) int64 { return int64((ttl + outlives) / time.Second) }
 
-var errNilPool = errors.New("nil pool")
+var errNilPool = errors.New("redigo: nil pool")
 
 // Locker keeps locks on the server that a pool's connections lead to. It is safe for concurrent use.
 // Lockers whose pools lead to the same database and whose prefixes are the same share their locks.
@@ -161,21 +161,21 @@ func New(pool *redis.Pool, opts ...Option) *Locker {
 // for 3 s, or refuses to write, and if the value changes under the operation four times in a row.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	if err := checkTTL(ttl); err != nil {
-		return false, wrap("acquire", key, err)
+		return false, err
 	}
-	return operate(ctx, l, "acquire", key, token, func(o *operation) (bool, error) { return o.acquire(token, ttl) })
+	return operate(ctx, l, key, token, func(o *operation) (bool, error) { return o.acquire(token, ttl) })
 }
 
 // Extend implements [locker.Locker]. It waits for calls for the same token that their callers have
 // left behind. The errors are those of Acquire.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	if err := checkTTL(ttl); err != nil {
-		return false, wrap("extend", key, err)
+		return false, err
 	}
 	if err := l.calls.Wait(ctx, token); err != nil {
-		return false, wrap("extend", key, err)
+		return false, err
 	}
-	return operate(ctx, l, "extend", key, token, func(o *operation) (bool, error) { return o.extend(token, ttl) })
+	return operate(ctx, l, key, token, func(o *operation) (bool, error) { return o.extend(token, ttl) })
 }
 
 // Release implements [locker.Locker]. It wakes the watchers of the lock on all Lockers. It waits
@@ -183,34 +183,23 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 // Acquire.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	if err := l.calls.Wait(ctx, token); err != nil {
-		return false, wrap("release", key, err)
+		return false, err
 	}
-	return operate(ctx, l, "release", key, token, func(o *operation) (bool, error) { return o.release(token) })
+	return operate(ctx, l, key, token, func(o *operation) (bool, error) { return o.release(token) })
 }
 
 // Fence implements [locker.Fencer]. The numbers come from one counter for all locks of a prefix, which has
 // no expiry; they grow for as long as the server keeps its data. The errors are those of Acquire.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	fence, err = operate(ctx, l, "fence", key, token, func(o *operation) (uint64, error) { return o.fence(token) })
+	fence, err = operate(ctx, l, key, token, func(o *operation) (uint64, error) { return o.fence(token) })
 	return fence, fence > 0, err
 }
 
 func checkTTL(ttl time.Duration) error {
-	switch {
-	case ttl < time.Millisecond:
-		return fmt.Errorf("%w: %v is under a millisecond", locker.ErrInvalidTTL, ttl)
-	case ttl > longest:
-		return fmt.Errorf("%w: %v is over %v", locker.ErrInvalidTTL, ttl, longest)
+	if ttl < time.Millisecond || ttl > longest {
+		return fmt.Errorf("%w: %v is not between 1ms and %v", locker.ErrInvalidTTL, ttl, longest)
 	}
 	return nil
-}
-
-func wrap(op, key string, err error) error {
-	var refused *refusal
-	if errors.As(err, &refused) && refused.command == "TIME" {
-		err = fmt.Errorf("the server does not tell its time (WithClientClock does without): %w", err)
-	}
-	return fmt.Errorf("redigo: %s %q: %w", op, key, err)
 }
 
 // passing is a key's name that no other call uses.

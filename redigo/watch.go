@@ -19,13 +19,9 @@ import (
 // and otherwise the connection's error.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	if l.hub == nil { // made without New
-		return nil, wrap("watch", key, errNilPool)
+		return nil, errNilPool
 	}
-	woken, err := pubsub.Watch(ctx, l.prefix+key, l.hub)
-	if err != nil {
-		return nil, wrap("watch", key, err)
-	}
-	return woken, nil
+	return pubsub.Watch(ctx, l.prefix+key, l.hub)
 }
 
 // dial makes a connection beside the pool's, so that waiting for a lock takes none from the pool's users.
@@ -38,7 +34,7 @@ func (l *Locker) dial(ctx context.Context) (redis.Conn, error) {
 	case l.pool.Dial != nil:
 		return l.pool.Dial()
 	}
-	return nil, errors.New("the pool has no Dial function")
+	return nil, errors.New("redigo: the pool has no Dial function")
 }
 
 func (l *Locker) subscriber(ctx context.Context, _ string) (pubsub.Conn, error) {

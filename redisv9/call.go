@@ -67,18 +67,17 @@ func (s *sending) refused(timeout, ttl time.Duration) error {
 	return nil
 }
 
-// call runs an operation for s's token under s's ctx, as [inflight.Do] does, and completes its
-// error.
-func call[T any](l *Locker, s *sending, operation, key string, f func() (T, error)) (T, error) {
-	return callAfter(l, s, operation, key, false, f)
+// call runs an operation for s's token under s's ctx, as [inflight.Do] does.
+func call[T any](l *Locker, s *sending, f func() (T, error)) (T, error) {
+	return callAfter(l, s, false, f)
 }
 
 // callInOrder is call behind whatever a caller has left behind for the token.
-func callInOrder[T any](l *Locker, s *sending, operation, key string, f func() (T, error)) (T, error) {
-	return callAfter(l, s, operation, key, true, f)
+func callInOrder[T any](l *Locker, s *sending, f func() (T, error)) (T, error) {
+	return callAfter(l, s, true, f)
 }
 
-func callAfter[T any](l *Locker, s *sending, operation, key string, inOrder bool, f func() (T, error)) (T, error) {
+func callAfter[T any](l *Locker, s *sending, inOrder bool, f func() (T, error)) (T, error) {
 	caller := s.ctx
 	if l.limits.unbounded {
 		var cancel context.CancelFunc
@@ -99,7 +98,7 @@ func callAfter[T any](l *Locker, s *sending, operation, key string, inOrder bool
 		err = errNoReply
 	}
 	var zero T
-	return zero, fmt.Errorf("redisv9: %s %q: %w", operation, key, err)
+	return zero, err
 }
 
 var errNoReply = errors.New("no reply within 3 seconds, and the client has no timeout of its own")
@@ -168,7 +167,7 @@ func (r *roundTrip) claim() time.Duration { return redislock.Claim(time.Duration
 // year.
 func milliseconds(ttl time.Duration) (int64, error) {
 	if ttl <= 0 {
-		return 0, locker.ErrInvalidTTL
+		return 0, fmt.Errorf("%w: %v", locker.ErrInvalidTTL, ttl)
 	}
 	ms := ttl.Milliseconds()
 	if ttl%time.Millisecond > 0 {

@@ -20,7 +20,6 @@ const (
 // no one but this process can release it before it expires.
 type ghost struct {
 	box     *box
-	key     string
 	keys    redislock.Keys
 	entries [2]string
 	nonce   string
@@ -161,7 +160,7 @@ func (l *Locker) leaveNow(g *ghost) error {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 	defer cancel()
 	s := &sending{ctx: ctx, token: g.token}
-	_, err := call(l, s, "wait", g.key, func() (redislock.Freed, error) {
+	_, err := call(l, s, func() (redislock.Freed, error) {
 		return l.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
 	})
 	if err == nil && g.isOver.Load() {

@@ -26,13 +26,12 @@ const (
 // An entry that may have stayed in the queue may be handed the lock: so from the beginning the
 // inbox minds its ghost, and releases the lock at once. The inbox forgets it when the entry
 // certainly is gone.
-func (l *Locker) giveUp(ctx context.Context, key string, keys redislock.Keys, last *sending,
-	w *waiting, unsure bool) {
+func (l *Locker) giveUp(ctx context.Context, keys redislock.Keys, last *sending, w *waiting, unsure bool) {
 	var entries [2]string
 	var g *ghost
 	if w != nil {
 		entries = [2]string{w.entry.String(0), w.entry.String(w.claim)}
-		g = &ghost{key: key, keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.token, ttl: w.ttl}
+		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.token, ttl: w.ttl}
 		l.inbox.haunt(w, g)
 	}
 	go func() {
@@ -42,7 +41,7 @@ func (l *Locker) giveUp(ctx context.Context, key string, keys redislock.Keys, la
 		defer cancel()
 		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
 			s := &sending{ctx: ctx, token: last.token}
-			freed, err := callInOrder(l, s, "wait", key, func() (redislock.Freed, error) {
+			freed, err := callInOrder(l, s, func() (redislock.Freed, error) {
 				if w == nil {
 					return l.release(keys, s)
 				}
@@ -74,7 +73,7 @@ func (l *Locker) served(w *waiting, last *sending) {
 	if !w.unsure && last.answered {
 		return
 	}
-	g := &ghost{key: w.key, keys: w.keys, entries: [2]string{w.entry.String(0), w.entry.String(w.claim)},
+	g := &ghost{keys: w.keys, entries: [2]string{w.entry.String(0), w.entry.String(w.claim)},
 		nonce: w.entry.Nonce, id: w.id, token: last.token, ttl: w.ttl, isServed: true, ticket: w.ticket}
 	if l.inbox.hauntServed(g) {
 		time.AfterFunc(ghostLife, func() { l.inbox.bury(g) })

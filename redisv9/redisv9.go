@@ -170,7 +170,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 }
 
 var (
-	errNoClient = errors.New("nil client")
+	errNoClient = errors.New("redisv9: nil client")
 	errRepeated = errors.New("extended, but the request was sent again, and an earlier one may yet arrive")
 	errChanging = errors.New("the lock changed hands under each of three tries")
 )
@@ -180,7 +180,7 @@ var (
 // Locker. When token holds the lock already, ttl replaces the remaining time.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	s := newSending(ctx, token)
-	return call(l, s, "acquire", key, func() (bool, error) {
+	return call(l, s, func() (bool, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
 			return false, err
@@ -231,7 +231,7 @@ func (l *Locker) acquire(s *sending, keys redislock.Keys, ms int64) (bool, error
 // one may arrive later and end the lock after ttl, whatever it was extended to since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	s := newSending(ctx, token)
-	return callInOrder(l, s, "extend", key, func() (bool, error) {
+	return callInOrder(l, s, func() (bool, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
 			return false, err
@@ -251,7 +251,7 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 // token does not hold it.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	s := newSending(ctx, token)
-	return callInOrder(l, s, "release", key, func() (bool, error) {
+	return callInOrder(l, s, func() (bool, error) {
 		freed, err := l.release(l.names.Keys(key), s)
 		return err == nil && (freed.Released || s.sends > 1), err
 	})
@@ -263,7 +263,7 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 // lower. It takes one request, two on a Ring or a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	s := newSending(ctx, token)
-	fence, err = callInOrder(l, s, "fence", key, func() (uint64, error) {
+	fence, err = callInOrder(l, s, func() (uint64, error) {
 		counter, lock := l.names.FenceCounter(), l.prefix+key
 		if l.alone {
 			reply, err := l.eval(redislock.Fence, counter, lock, s)

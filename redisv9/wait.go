@@ -44,11 +44,11 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	ms, err := milliseconds(ttl)
 	switch {
 	case ctx.Err() != nil:
-		return time.Time{}, waitError(key, ctx.Err())
+		return time.Time{}, ctx.Err()
 	case err != nil:
-		return time.Time{}, waitError(key, err)
+		return time.Time{}, err
 	case keys.Queue == "":
-		return time.Time{}, waitError(key, errNoQueue)
+		return time.Time{}, errNoQueue
 	}
 	w := &waiting{key: key, keys: keys, ttl: ttl}
 	w.entry.TTL = ms
@@ -56,7 +56,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		return l.waitInQueue(ctx, w, token)
 	}
 	s := newSending(ctx, token)
-	acquired, err := call(l, s, "wait", key, func() (bool, error) {
+	acquired, err := call(l, s, func() (bool, error) {
 		// The queue's script will find the holder, which may be this token. So the reply need not
 		// name it, which spares go-redis an error for a nil reply.
 		set := redis.NewBoolCmd(s.ctx, "set", keys.Lock, s, "px", ms, "nx")
@@ -78,12 +78,10 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		w.isHeld = true
 		return l.waitInQueue(ctx, w, token)
 	case l.err == nil && !s.isUnsent():
-		l.giveUp(ctx, key, keys, s, nil, false)
+		l.giveUp(ctx, keys, s, nil, false)
 	}
 	return time.Time{}, err
 }
-
-func waitError(key string, err error) error { return fmt.Errorf("redisv9: wait %q: %w", key, err) }
 
 var errNoQueue = fmt.Errorf("the name has a } but no hash tag, so its queue cannot be in its slot: %w",
 	errors.ErrUnsupported)
@@ -139,7 +137,7 @@ func (w *waiting) told(m redislock.Message) {
 // waitInQueue joins the queue and waits for its turn.
 func (l *Locker) waitInQueue(ctx context.Context, w *waiting, token string) (time.Time, error) {
 	if l.err != nil {
-		return time.Time{}, waitError(w.key, l.err)
+		return time.Time{}, l.err
 	}
 	w.entry.Nonce, w.entry.Token = rand.Text(), redislock.EncodeToken(token)
 	w.id, w.claim = w.entry.ID(), l.roundTrip.claim()
@@ -165,7 +163,7 @@ func (l *Locker) waitInQueue(ctx context.Context, w *waiting, token string) (tim
 			switch {
 			case err != nil:
 				if w.joined || !s.isUnsent() && !s.isForeign(err) {
-					l.giveUp(ctx, w.key, w.keys, s, w, w.unsure)
+					l.giveUp(ctx, w.keys, s, w, w.unsure)
 				}
 				if w.isHeld && ctx.Err() != nil {
 					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
@@ -217,8 +215,8 @@ func (l *Locker) waitInQueue(ctx context.Context, w *waiting, token string) (tim
 			l.inbox.ask(w)
 			next.Reset(askAgain)
 		case <-ctx.Done():
-			l.giveUp(ctx, w.key, w.keys, s, w, w.unsure)
-			return time.Time{}, waitError(w.key, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld))
+			l.giveUp(ctx, w.keys, s, w, w.unsure)
+			return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 		}
 	}
 }
@@ -235,7 +233,7 @@ func (l *Locker) look(s *sending, w *waiting, hears bool) (redislock.Place, erro
 		former = ""
 	}
 	w.sent = entry
-	return call(l, s, "wait", w.key, func() (redislock.Place, error) {
+	return call(l, s, func() (redislock.Place, error) {
 		reply, err := l.run(redislock.Look, w.keys, s, w.entry.TTL, entry, former)
 		s.answered = err == nil && s.sends == 1
 		if err != nil {

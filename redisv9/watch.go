@@ -27,7 +27,7 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 		woken, err = pubsub.Watch(ctx, l.prefix+key, hubs...)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redisv9: watch %q: %w", key, unsupported(err))
+		return nil, unsupported(err)
 	}
 	return woken, nil
 }

@@ -291,8 +291,7 @@ func TestNilClient(t *testing.T) {
 		"nil": nil, "Client": (*redis.Client)(nil), "Ring": (*redis.Ring)(nil), "ClusterClient": (*redis.ClusterClient)(nil),
 	} {
 		for operation, f := range operations(redisv9.New(client)) {
-			assert.ErrorContains(t, f(t.Context(), "k", "t"),
-				fmt.Sprintf("redisv9: %s %q: nil client", operation, "k"), name)
+			assert.EqualError(t, f(t.Context(), "k", "t"), "redisv9: nil client", "%s: %s", name, operation)
 		}
 	}
 }

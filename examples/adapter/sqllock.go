@@ -67,35 +67,32 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 // Acquire takes the lock of key in one attempt.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.sweep(ctx); err != nil {
-		return false, fmt.Errorf("sqllock: acquire %q: %w", key, err)
+		return false, err
 	}
-	return l.exec(ctx, "acquire", acquire, key, token, milliseconds(ttl))
+	return l.exec(ctx, acquire, key, token, milliseconds(ttl))
 }
 
 // Extend replaces the remaining time of a lock that token holds.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	return l.exec(ctx, "extend", extend, key, token, milliseconds(ttl))
+	return l.exec(ctx, extend, key, token, milliseconds(ttl))
 }
 
 // Release frees a lock that token holds.
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
-	return l.exec(ctx, "release", release, key, token)
+	return l.exec(ctx, release, key, token)
 }
 
 // exec runs a statement that changes one row, or none when the answer is no.
-func (l *Locker) exec(ctx context.Context, op, statement, key, token string, more ...any) (bool, error) {
+func (l *Locker) exec(ctx context.Context, statement, key, token string, more ...any) (bool, error) {
 	changed, err := l.rows(ctx, statement, append([]any{[]byte(key), []byte(token)}, more...)...)
-	if err != nil {
-		return false, fmt.Errorf("sqllock: %s %q: %w", op, key, err)
-	}
-	return changed > 0, nil
+	return changed > 0, err
 }
 
 // rows runs a statement and returns how many rows it has changed. When ctx has ended meanwhile it says so,
 // whatever the driver says.
 func (l *Locker) rows(ctx context.Context, statement string, args ...any) (changed int64, err error) {
 	if l.db == nil {
-		return 0, errors.New("the database is nil")
+		return 0, errors.New("sqllock: nil database")
 	}
 	result, err := l.db.ExecContext(ctx, statement, args...)
 	if ctxErr := ctx.Err(); ctxErr != nil {
