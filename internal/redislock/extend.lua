@@ -12,8 +12,5 @@ end
 if queue then
 	redis.call('ZREM', queue, '') -- a write, so that a read-only replica, which may lag, refuses
 end
---include foreign
-if holder and foreign(holder) then
-	return redis.error_reply('FOREIGN ' .. string.sub(holder, 1, 64))
-end
-return 0
+--include refused
+return refused(holder)

@@ -6,8 +6,5 @@ local holder = redis.call('GET', KEYS[2])
 if holder == ARGV[1] then
 	return redis.call('GET', KEYS[1])
 end
---include foreign
-if holder and foreign(holder) then
-	return redis.error_reply('FOREIGN ' .. string.sub(holder, 1, 64))
-end
-return 0
+--include refused
+return refused(holder)

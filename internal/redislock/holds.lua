@@ -4,8 +4,5 @@ local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] then
 	return 1
 end
---include foreign
-if holder and foreign(holder) then
-	return redis.error_reply('FOREIGN ' .. string.sub(holder, 1, 64))
-end
-return 0
+--include refused
+return refused(holder)

@@ -28,7 +28,7 @@ if not queue then
 end
 local ownTTL, expired = ARGV[2], true
 --include serve
---include foreign
+--include refused
 if free then
 	local result = serve()
 	if result == 'more' then
@@ -59,11 +59,9 @@ if holder == token then
 	end
 	return 1
 end
-if holder and foreign(holder) then
-	return redis.error_reply('FOREIGN ' .. string.sub(holder, 1, 64))
-end
-if not entry then
-	return 0
+local refusal = refused(holder)
+if refusal ~= 0 or not entry then
+	return refusal
 end
 local ticket, isNew = redis.call('ZSCORE', queue, entry), 0
 if not ticket then

@@ -16,11 +16,8 @@ if not queue or redis.call('EXISTS', queue) == 0 then
 	if queue then
 		redis.call('ZREM', queue, '') -- a write, so that a read-only replica, which may lag, refuses
 	end
-	--include foreign
-	if holder and foreign(holder) then
-		return redis.error_reply('FOREIGN ' .. string.sub(holder, 1, 64))
-	end
-	return 0
+	--include refused
+	return refused(holder)
 end
 local ownTTL, expired = nil, not holder
 --include serve
