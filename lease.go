@@ -258,10 +258,15 @@ func (l *Lease) Unlock(ctx context.Context) error {
 }
 
 // Fence returns a fencing number, which is greater than every number minted for this key before, by any
-// holder. Pass it to the resource that the lock protects, and let the resource refuse a number smaller
-// than one it has seen. Each call makes a request and mints a new number, so most programs need one call for
-// each lease. The order lasts as long as the backend's data; the adapter's documentation describes what a
-// restart does to it.
+// holder, and less than 2^63. Pass it to the resource that the lock protects, and let the resource refuse a
+// number smaller than the last one it has seen, and an equal one from another holder:
+//
+//	UPDATE invoices SET status = $1, fence = $2, holder = $3
+//	WHERE id = $4 AND (fence < $2 OR fence = $2 AND holder = $3)
+//
+// with the number as $2 and the lease's token as $3. Each call makes a request and mints a new number, so
+// most programs need one call for each lease. Numbers grow even over a loss of the backend's data, since
+// they start at its clock; the adapter's documentation describes the limits.
 //
 // The error is [ErrNotHeld] if the lease is lost, [errors.ErrUnsupported] if the backend has no fencing
 // numbers, and otherwise the backend's or ctx's.

@@ -139,8 +139,9 @@ type Fencer interface {
 
 	// Fence returns a number greater than every number minted for key before, by anyone, across releases,
 	// expiries and re-acquisitions. ok is false if token does not hold the lock, even if it waits
-	// for it. The order lasts as long as the backend's data does. An error that wraps
-	// [errors.ErrUnsupported] means that this key has no fencing numbers.
+	// for it. If the backend can lose the last number, the next one starts at a clock that has grown since, as
+	// the adapter documents. Numbers are less than 2^63. An error that wraps [errors.ErrUnsupported] means
+	// that this key has no fencing numbers.
 	Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error)
 }
 

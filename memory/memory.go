@@ -35,7 +35,7 @@ var (
 type Locker struct {
 	shards [shardCount]shard
 	swept  atomic.Uint32 // counts sweeps; the shard that is next is this modulo shardCount
-	fence  atomic.Uint64 // the last fencing number, for all keys
+	fence  atomic.Int64  // the last fencing number, for all keys
 }
 
 // New returns a Locker that holds no locks.
@@ -165,8 +165,9 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 }
 
 // Fence returns a number greater than all that this Locker has minted before, for any key. ok is
-// false if token does not hold the lock. Numbers start at 1 in each Locker, so they mean nothing to
-// a resource that outlives the process.
+// false if token does not hold the lock. A number is at least the process's wall clock in microseconds
+// since 1970, so a resource that outlives the process can compare it with those of the next process,
+// unless the clock was set back.
 //
 // An error means that nothing happened: ctx was done.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
@@ -179,7 +180,13 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 	if !s.find(key, now).heldBy(token, now) {
 		return 0, false, nil
 	}
-	return l.fence.Add(1), true, nil
+	for {
+		last := l.fence.Load()
+		next := max(last+1, time.Now().UnixMicro())
+		if l.fence.CompareAndSwap(last, next) { // other shards mint as well
+			return uint64(next), true, nil
+		}
+	}
 }
 
 func (l *Locker) check(ctx context.Context, ttl time.Duration) error {

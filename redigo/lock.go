@@ -173,32 +173,6 @@ func unknown(err redis.Error) bool {
 	return strings.HasPrefix(string(err), "ERR unknown command") || strings.HasPrefix(string(err), "NOPERM")
 }
 
-// fence counts, and looks who holds the lock at that moment. Who holds it later counts later.
-func (o *operation) fence(token string) (uint64, error) {
-	results, err := o.multi(o.timed(
-		command{"INCR", o.l.book + "fence"},
-		command{"GET", o.key})...)
-	if err != nil {
-		return 0, err
-	}
-	if results == nil {
-		return 0, errChanged
-	}
-	now, err := o.time(results[len(results)-1])
-	if err != nil {
-		return 0, err
-	}
-	fence, err := redis.Uint64(results[0], nil)
-	if err != nil {
-		return 0, fmt.Errorf("INCR: %w", err)
-	}
-	held, exists, err := get(results[1])
-	if err != nil || !exists || held.expired(now) || !held.ownedBy(token) {
-		return 0, err
-	}
-	return fence, nil
-}
-
 // watch reads the value and the time, and makes the next transaction depend on that the value stays.
 func (o *operation) watch() (held value, now int64, exists bool, err error) {
 	replies, err := o.do(o.timed(command{"WATCH", o.key}, command{"GET", o.key})...)

@@ -20,6 +20,7 @@ const (
 	remove  = "MULTI DEL PUBLISH EXEC"
 	giveUp  = "MULTI DEL EXEC"
 	minting = "MULTI INCR GET TIME EXEC"
+	seeding = "MULTI GETSET SETEX DEL INCR GET TIME EXEC"
 )
 
 func TestRoundTrips(t *testing.T) {
@@ -28,6 +29,8 @@ func TestRoundTrips(t *testing.T) {
 	w, pool := newWire(t, srv.Addr)
 	l := New(pool)
 	isOK(t)(l.Acquire(background, "warm", "t", time.Minute))
+	_, _, err := l.Fence(background, "warm", "t")
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(background, time.Hour)
 	defer cancel()
 	acquire := func(token string) func() (bool, error) {

@@ -49,7 +49,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -257,23 +256,20 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	})
 }
 
-// Fence returns a fencing number for a lock that token holds: greater than every number before it
-// under the Locker's prefix, for as long as the server keeps the counter, which lasts as long as
-// its data: a server that comes back empty, or a failover to a replica that lags, starts again
-// lower. It takes one request, two on a Ring or a Cluster.
+// Fence returns a fencing number for a lock that token holds: one more than the last number under the
+// Locker's prefix, and at least the server's time in microseconds since 1970. So numbers keep growing
+// after a restart without data or with old data, an eviction, or a failover to a replica that lags,
+// unless the server's clock is behind the one that minted the last number. Fence takes one request, two
+// on a Ring or a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	s := newSending(ctx, token)
 	fence, err = callInOrder(l, s, func() (uint64, error) {
 		counter, lock := l.names.FenceCounter(), l.prefix+key
 		if l.alone {
-			reply, err := l.eval(redislock.Fence, counter, lock, s)
-			if n, ok := reply.(string); ok && err == nil {
-				return strconv.ParseUint(n, 10, 63)
-			}
-			return 0, err
+			return redislock.ParseFence(l.eval(redislock.Fence, counter, lock, s))
 		}
 		// First the number, then the check: whoever holds the lock later has a greater number.
-		n, err := l.client.Incr(s.ctx, counter).Result()
+		fence, err := redislock.ParseFence(l.eval(redislock.Count, counter, "", s))
 		if err != nil {
 			return 0, err
 		}
@@ -281,7 +277,7 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 		if reply != int64(1) || err != nil {
 			return 0, err
 		}
-		return uint64(n), nil
+		return fence, nil
 	})
 	return fence, fence > 0 && err == nil, err
 }

@@ -1,10 +1,13 @@
--- fence returns the next number of the counter KEYS[1], as a string since Lua's numbers are exact up to
--- 2^53 only, or 0 when the token does not hold the lock KEYS[2].
+-- fence returns the next number of the counter KEYS[1], see count, or 0 when the token does not hold the
+-- lock KEYS[2].
 -- ARGV: token
-redis.call('INCR', KEYS[1])
+local function count()
+	--include count
+end
+local fence = count() -- a write, whoever holds the lock, so that a read-only replica refuses
 local holder = redis.call('GET', KEYS[2])
 if holder == ARGV[1] then
-	return redis.call('GET', KEYS[1])
+	return fence
 end
 --include refused
 return refused(holder)

@@ -193,3 +193,17 @@ func ParseFreed(reply any) (f Freed, err error) {
 	}
 	return f, nil
 }
+
+// ParseFence reads the reply to a [Fence] or a [Count]: 0 if the token does not hold the lock.
+func ParseFence(reply any, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	if number, ok := reply.(string); ok {
+		return strconv.ParseUint(number, 10, 63)
+	}
+	if reply != int64(0) {
+		err = fmt.Errorf("unexpected reply to a request for a fencing number: %v", reply)
+	}
+	return 0, err
+}

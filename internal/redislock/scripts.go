@@ -13,7 +13,7 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Fence, KEYS[1] is the lock, KEYS[2] its queue if it has one, and ARGV[1] the
+// In every script but Fence and Count, KEYS[1] is the lock, KEYS[2] its queue if it has one, and ARGV[1] the
 // caller's token. TTLs are milliseconds. The files describe the rest.
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
@@ -33,7 +33,8 @@ var (
 	Release = load("release") // frees the lock, leaves the queue
 	Extend  = load("extend")
 	Sweep   = load("sweep") // serves the queue of a lock that is free
-	Fence   = load("fence") // KEYS[1] is the counter, KEYS[2] the lock
+	Fence   = load("fence") // Count and Holds in one: KEYS[1] is the counter, KEYS[2] the lock
+	Count   = load("count") // KEYS[1] is the counter of fencing numbers
 	Holds   = load("holds")
 )
 
