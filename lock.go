@@ -118,17 +118,16 @@ func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duratio
 	return newLease(ctx, l, key, a.token, ttl, a.deadline, a.opts), nil
 }
 
+var errNilLocker = errors.New("nil Locker")
+
 const maxName = 1024 // bytes, of a key and of a token
 
 // check returns what is wrong with the arguments, or ctx's error. A Locker relies on it.
 func check(ctx context.Context, l Locker, key, token string, ttl time.Duration) error {
+	if err := checkKey(l, key); err != nil {
+		return err
+	}
 	switch {
-	case l == nil:
-		return errors.New("nil Locker")
-	case key == "":
-		return fmt.Errorf("%w: empty", ErrInvalidKey)
-	case len(key) > maxName:
-		return fmt.Errorf("%w: %d bytes, more than %d", ErrInvalidKey, len(key), maxName)
 	case token == "":
 		return fmt.Errorf("%w: empty", ErrInvalidToken)
 	case len(token) > maxName:
@@ -138,6 +137,18 @@ func check(ctx context.Context, l Locker, key, token string, ttl time.Duration) 
 		return err
 	}
 	return ctx.Err()
+}
+
+func checkKey(l Locker, key string) error {
+	switch {
+	case l == nil:
+		return errNilLocker
+	case key == "":
+		return fmt.Errorf("%w: empty", ErrInvalidKey)
+	case len(key) > maxName:
+		return fmt.Errorf("%w: %d bytes, more than %d", ErrInvalidKey, len(key), maxName)
+	}
+	return nil
 }
 
 func checkTTL(ttl time.Duration) error {

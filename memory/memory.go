@@ -28,6 +28,9 @@ var (
 	_ locker.Watcher = (*Locker)(nil)
 	_ locker.Waiter  = (*Locker)(nil)
 	_ locker.Fencer  = (*Locker)(nil)
+
+	_ locker.Inspector = (*Locker)(nil)
+	_ locker.Lister    = (*Locker)(nil)
 )
 
 // Locker holds locks in this process's memory. The zero value is ready; each Locker is a backend of its
