@@ -1,6 +1,4 @@
-// Package docs has no code: it tests what guarantees.md says of all backends alike, and that the tests
-// which it names exist.
-package docs
+package doctest
 
 import (
 	"bytes"
@@ -11,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -79,129 +76,6 @@ func (c countingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-func TestRequests(t *testing.T) {
-	t.Parallel()
-	type step struct {
-		what string
-		do   func(l locker.Locker) (bool, error)
-		ok   bool
-	}
-	ctx := context.Background()
-	acquire := func(token string) func(l locker.Locker) (bool, error) {
-		return func(l locker.Locker) (bool, error) { return l.Acquire(ctx, "k", token, time.Hour) }
-	}
-	extend := func(token string) func(l locker.Locker) (bool, error) {
-		return func(l locker.Locker) (bool, error) { return l.Extend(ctx, "k", token, time.Hour) }
-	}
-	release := func(token string) func(l locker.Locker) (bool, error) {
-		return func(l locker.Locker) (bool, error) { return l.Release(ctx, "k", token) }
-	}
-	steps := []step{
-		{"acquire a free lock", acquire("a"), true},
-		{"be refused", acquire("b"), false},
-		{"acquire by the token that holds it", acquire("a"), true},
-		{"extend", extend("a"), true},
-		{"extend another's", extend("b"), false},
-		{"release another's", release("b"), false},
-		{"fence", func(l locker.Locker) (bool, error) {
-			f, ok := l.(locker.Fencer)
-			if !ok {
-				return true, nil // there is none, which takes no request
-			}
-			_, ok, err := f.Fence(ctx, "k", "a")
-			return ok, err
-		}, true},
-		{"release", release("a"), true},
-	}
-	for name, want := range map[string][]int64{
-		"redisv9":  {1, 1, 2, 1, 1, 1, 1, 1},
-		"redigo":   {1, 1, 3, 2, 2, 2, 1, 2},
-		"memcache": {1, 2, 3, 2, 1, 1, 0, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l, count := backends[name].locker(t, backends[name].start(t).Addr)
-			best := slices.Repeat([]int64{1000}, len(steps))
-			// Redigo's takes more when a request is a good deal slower than those before, and the first time
-			// all take more. So the least of many rounds is what counts.
-			for range 30 {
-				for i, s := range steps {
-					before := count.Load()
-					ok, err := s.do(l)
-					require.NoError(t, err, s.what)
-					require.Equal(t, s.ok, ok, s.what)
-					best[i] = min(best[i], count.Load()-before)
-				}
-			}
-			for i, s := range steps {
-				assert.Equal(t, want[i], best[i], s.what)
-			}
-		})
-	}
-}
-
-// What the attempt takes that gets a lock whose holder has vanished.
-func TestRequestsToTakeOver(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]int64{"redisv9": 1, "redigo": 3, "memcache": 1} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l, count := backends[name].locker(t, backends[name].start(t).Addr)
-			ctx := context.Background()
-			best := int64(1000)
-			for i := range 3 {
-				key := fmt.Sprint("k", i)
-				ok, err := l.Acquire(ctx, key, "vanished", time.Millisecond)
-				require.NoError(t, err)
-				require.True(t, ok)
-				for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-					before := count.Load()
-					ok, err := l.Acquire(ctx, key, "t", time.Hour)
-					require.NoError(t, err)
-					if ok {
-						best = min(best, count.Load()-before)
-						break
-					}
-					require.Less(t, time.Now(), end, "it does not expire")
-				}
-			}
-			assert.Equal(t, want, best)
-		})
-	}
-}
-
-func TestRequestsOnCluster(t *testing.T) {
-	t.Parallel()
-	count := new(atomic.Int64)
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testserver.RedisCluster(t, 3), Dialer: dialer(count)})
-	t.Cleanup(func() { assert.NoError(t, client.Close()) })
-	l, ctx := redisv9.New(client), context.Background()
-	steps := []struct {
-		what string
-		do   func(key string) (bool, error)
-		ok   bool
-		want int64
-	}{
-		{"acquire", func(key string) (bool, error) { return l.Acquire(ctx, key, "a", time.Hour) }, true, 1},
-		{"be refused", func(key string) (bool, error) { return l.Acquire(ctx, key, "b", time.Hour) }, false, 1},
-		{"extend", func(key string) (bool, error) { return l.Extend(ctx, key, "a", time.Hour) }, true, 1},
-		{"fence", func(key string) (bool, error) { _, ok, err := l.Fence(ctx, key, "a"); return ok, err }, true, 2},
-		{"release", func(key string) (bool, error) { return l.Release(ctx, key, "a") }, true, 1},
-	}
-	best := slices.Repeat([]int64{1000}, len(steps))
-	for i := range 60 {
-		for n, s := range steps {
-			before := count.Load()
-			ok, err := s.do(fmt.Sprint("key ", i))
-			require.NoError(t, err, s.what)
-			require.Equal(t, s.ok, ok, s.what)
-			best[n] = min(best[n], count.Load()-before)
-		}
-	}
-	for n, s := range steps {
-		assert.Equal(t, s.want, best[n], s.what)
-	}
-}
-
 // The longest ttl that there is holds a lock on Redis.
 func TestLongestTTLOnRedis(t *testing.T) {
 	t.Parallel()
@@ -218,44 +92,6 @@ func TestLongestTTLOnRedis(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, ok)
 	}
-}
-
-// In a line on redisv9, whoever waits sends one request, and the release is the other: the grant comes by a
-// message. That is after both have waited once, and in the least of many turns, since who waits long looks
-// now and then.
-func TestRequestsInLine(t *testing.T) {
-	t.Parallel()
-	addr := testserver.Redis(t).Addr
-	ctx := context.Background()
-	var lockers [2]locker.Waiter
-	var counts [2]*atomic.Int64
-	for i := range lockers {
-		l, count := backends["redisv9"].locker(t, addr)
-		lockers[i], counts[i] = l.(locker.Waiter), count
-	}
-	sum := func() int64 { return counts[0].Load() + counts[1].Load() }
-	_, err := lockers[0].Wait(ctx, "k", "0", time.Hour)
-	require.NoError(t, err)
-	best := int64(1000)
-	for turn := range 100 {
-		holder, next := lockers[turn%2], lockers[(turn+1)%2]
-		before := sum()
-		waited := make(chan error, 1)
-		go func() {
-			_, err := next.Wait(ctx, "k", fmt.Sprint(turn+1), time.Hour)
-			waited <- err
-		}()
-		// It is in line when it has sent something; sooner it may take a free lock, which is as good here.
-		for sum() == before {
-			time.Sleep(time.Millisecond)
-		}
-		ok, err := holder.Release(ctx, "k", fmt.Sprint(turn))
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.NoError(t, <-waited)
-		best = min(best, sum()-before)
-	}
-	assert.Equal(t, int64(2), best)
 }
 
 // insist does an operation until it is no error: a client has to find out first that its connections are
@@ -345,11 +181,11 @@ func TestEvictionOnRedis(t *testing.T) {
 	}
 }
 
-// What guarantees.md calls shown by a test is a test: `TestX` in the package of its section or in this
-// one, and `group/check` in the conformance suite.
+// What guarantees.md names as proof exists: `TestX` is a test of the package that its section is about, or of
+// this one, and `group/check` is a check of the conformance suite.
 func TestNamesInGuarantees(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("guarantees.md")
+	text, err := os.ReadFile("../../docs/guarantees.md")
 	require.NoError(t, err)
 	names := regexp.MustCompile("`(Test[A-Za-z0-9]+|[a-z]+/[a-z-]+)`")
 	section, found := "", 0
@@ -359,15 +195,15 @@ func TestNamesInGuarantees(t *testing.T) {
 		}
 		for _, match := range names.FindAllStringSubmatch(line, -1) {
 			found++
-			name, dirs, what := match[1], []string{"../" + section, "."}, "func %s("
+			name, dirs, what := match[1], []string{"../../" + section, "."}, "func %s("
 			switch section {
 			case "locker":
-				dirs = []string{".."}
+				dirs = []string{"../.."}
 			case "redisv9":
-				dirs = append(dirs, "../internal/redislock")
+				dirs = append(dirs, "../redislock")
 			}
 			if strings.Contains(name, "/") {
-				dirs, what = []string{"../conformance"}, "%q"
+				dirs, what = []string{"../../conformance"}, "%q"
 			}
 			assert.True(t, contains(t, dirs, fmt.Sprintf(what, name)), "%s, under %q", name, section)
 		}
@@ -375,8 +211,9 @@ func TestNamesInGuarantees(t *testing.T) {
 	assert.Greater(t, found, 50, "the names are written in another way")
 }
 
-// contains says whether a Go file in one of the directories has that text.
+// contains reports whether a Go file in one of the directories has that text.
 func contains(t *testing.T, dirs []string, text string) bool {
+	t.Helper()
 	for _, dir := range dirs {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)

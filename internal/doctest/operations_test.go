@@ -1,4 +1,4 @@
-package docs
+package doctest
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func TestFreeingByHand(t *testing.T) {
 // After a loss of data numbers are greater, and they go on from the counter that the page names if that is set.
 func TestFencesAfterLossOfData(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("operations.md")
+	page, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	for name, counter := range map[string]string{"redisv9": "!fence:locker:", "redigo": "!locker:fence"} {
 		require.True(t, strings.Contains(string(page), "`"+counter+"`"), "%s is not on the page", counter)

@@ -1,0 +1,65 @@
+package doctest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Every relative link in a page leads to a file, and to a heading if it names one.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	root := os.DirFS("../..")
+	links := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	found := 0
+	err := fs.WalkDir(root, ".", func(page string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(page, ".md") {
+			return err
+		}
+		text, err := fs.ReadFile(root, page)
+		if err != nil {
+			return err
+		}
+		for _, match := range links.FindAllStringSubmatch(string(text), -1) {
+			link := match[1]
+			if strings.Contains(link, "://") {
+				continue
+			}
+			found++
+			target, heading, hasHeading := strings.Cut(link, "#")
+			name := page
+			if target != "" {
+				name = filepath.ToSlash(filepath.Join(filepath.Dir(page), target))
+			}
+			_, err := fs.Stat(root, name)
+			if assert.NoError(t, err, "%s links to %s", page, link) && hasHeading {
+				assert.Contains(t, headings(t, root, name), heading, "%s links to %s", page, link)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	assert.Greater(t, found, 30, "links are written in another way")
+}
+
+// headings returns the names that GitHub gives to a page's headings.
+func headings(t *testing.T, root fs.FS, page string) []string {
+	t.Helper()
+	text, err := fs.ReadFile(root, page)
+	require.NoError(t, err)
+	drop := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && line[0] == '#' {
+			name := drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			names = append(names, strings.ReplaceAll(name, " ", "-"))
+		}
+	}
+	return names
+}
