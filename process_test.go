@@ -3,16 +3,15 @@
 package locker_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -20,50 +19,44 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const (
-	holderAddr = "LOCKER_TEST_HOLDER" // set in a process that is to hold the lock on the Redis there
-	holderTTL  = 4 * time.Second      // long enough for a keep-alive on a machine that is busy with other tests
-)
+// holderTTL is long enough for a keep-alive on a machine that is busy with other tests.
+const holderTTL = 4 * time.Second
 
 func TestMain(m *testing.M) {
-	if addr := os.Getenv(holderAddr); addr != "" {
-		runHolder(addr)
-		return
-	}
+	fleet.Main(map[string]fleet.Role{"holder": holdLock})
 	os.Exit(m.Run())
 }
 
-// runHolder is a process that takes the lock, keeps it alive, and says what becomes of it.
-func runHolder(addr string) {
+// holdLock is a process that takes a lock on the Redis that it is told of, keeps it alive and reports what
+// becomes of it.
+func holdLock(c *fleet.Child) {
+	var addr string
+	c.Receive(&addr)
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	lease, err := locker.Lock(context.Background(), redisv9.New(client), "k", holderTTL, locker.WithKeepAlive())
-	fmt.Println("held", err)
+	c.Report(fmt.Sprint("held: ", err))
 	<-lease.Lost()
-	fmt.Println("lost")
-	fmt.Println(lease.Unlock(context.Background()))
+	c.Report("lost")
+	c.Report(fmt.Sprint(lease.Unlock(context.Background())))
 }
 
-// startHolder starts such a process and returns when it holds the lock, with the lines that it prints next.
-func startHolder(t *testing.T, addr string) (*os.Process, <-chan string) {
-	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), holderAddr+"="+addr)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+// startHolder starts such a process and returns when it holds the lock.
+func startHolder(t *testing.T, addr string) *fleet.Process {
+	t.Helper()
+	f, err := fleet.Start("holder", 1)
 	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	lines := make(chan string, 10)
-	go func() {
-		defer close(lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	require.Equal(t, "held <nil>", <-lines)
-	return cmd.Process, lines
+	t.Cleanup(f.Kill)
+	require.NoError(t, f.Send(addr))
+	require.Equal(t, "held: <nil>", nextReport(t, f[0]))
+	return f[0]
+}
+
+func nextReport(t *testing.T, p *fleet.Process) (report string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(t, p.Receive(ctx, &report))
+	return report
 }
 
 func TestKilledHolder(t *testing.T) {
@@ -71,9 +64,9 @@ func TestKilledHolder(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
-	holder, _ := startHolder(t, addr)
+	holder := startHolder(t, addr)
 	time.Sleep(holderTTL + holderTTL/2) // kept alive
-	require.NoError(t, holder.Kill())
+	require.NoError(t, holder.Signal(os.Kill))
 
 	_, err := locker.TryLock(t.Context(), redisv9.New(client), "k", time.Minute)
 	require.ErrorIs(t, err, locker.ErrHeld, "it was not kept alive")
@@ -89,7 +82,7 @@ func TestStoppedHolder(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
-	holder, lines := startHolder(t, addr)
+	holder := startHolder(t, addr)
 	require.NoError(t, holder.Signal(syscall.SIGSTOP))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -97,17 +90,7 @@ func TestStoppedHolder(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, holder.Signal(syscall.SIGCONT))
-	assert.Equal(t, "lost", next(t, lines))
-	assert.Equal(t, `locker: unlock "k": the lock is not held`, next(t, lines))
+	assert.Equal(t, "lost", nextReport(t, holder))
+	assert.Equal(t, `locker: unlock "k": the lock is not held`, nextReport(t, holder))
 	assert.NoError(t, lease.Unlock(ctx), "the one that was stopped released it")
-}
-
-func next(t *testing.T, lines <-chan string) string {
-	select {
-	case line := <-lines:
-		return line
-	case <-time.After(30 * time.Second):
-		t.Error("the holder says nothing")
-		return ""
-	}
 }

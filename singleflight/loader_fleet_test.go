@@ -1,17 +1,11 @@
 package singleflight
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,29 +17,40 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 )
 
-// Real processes: the test starts its own binary again, several times, and has all of them load the same key
-// at once. They are told what to do on their standard input and tell what happened on their output.
+// The processes of a fleet all load the same key at once.
 
 const (
-	fleetVariable = "SINGLEFLIGHT_TEST_FLEET" // in a process of the fleet: "backend address goroutines"
-	longVariable  = "SINGLEFLIGHT_TEST_LONG"  // not empty: as many processes, goroutines and rounds as the goals name
-	fleetKey      = "hot"
-	fleetTTL      = 3 * time.Second
+	// If longVariable is set, there are as many processes, goroutines and rounds as the goals name.
+	longVariable = "LOCKER_LONG"
+	fleetKey     = "hot"
+	fleetTTL     = 3 * time.Second
 )
 
-// order tells a process to load the key.
+func TestMain(m *testing.M) {
+	fleet.Main(map[string]fleet.Role{"loader": runLoader})
+	os.Exit(m.Run())
+}
+
+// job is the first order: the backend to use, and how many goroutines load the key.
+type job struct {
+	Backend, Addr string
+	Goroutines    int
+}
+
+// order is each further one: to load the key.
 type order struct {
 	Round  int
 	Source time.Duration // how long the source takes
 }
 
-// report is what a process tells: that its source was called (Loading), or what its callers got.
+// report says that the source was called (Loading), or what the callers of a process got.
 type report struct {
 	Process int // set by the parent
 	Loading bool
@@ -105,39 +110,30 @@ func (c memcachedCache) Set(_ context.Context, key, v string) error {
 	return c.client.Set(&gomemcache.Item{Key: "cache:" + key, Value: []byte(v), Expiration: 60})
 }
 
-// runFleetProcess is a process of the fleet, until its standard input ends.
-func runFleetProcess(what string) {
-	fields := strings.Fields(what)
-	goroutines, _ := strconv.Atoi(fields[2])
-	l, cache := fleetLocker(fields[0], fields[1])
+// runLoader is a process of the fleet.
+func runLoader(c *fleet.Child) {
+	var j job
+	c.Receive(&j)
+	l, cache := fleetLocker(j.Backend, j.Addr)
 	var mu sync.Mutex
-	say := func(r report) {
-		mu.Lock()
-		defer mu.Unlock()
-		line, _ := json.Marshal(r)
-		fmt.Println(string(line))
-	}
 	var now order
 	var loads atomic.Int32
 	var loadedAt atomic.Int64
 	loader := NewLoader(l, cache, func(context.Context, string) (string, error) {
 		loads.Add(1)
-		say(report{Loading: true})
+		c.Report(report{Loading: true})
 		time.Sleep(now.Source)
 		loadedAt.Store(time.Now().UnixNano())
 		return "value of round " + strconv.Itoa(now.Round), nil
 	}, WithLockTTL(fleetTTL))
 
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		if json.Unmarshal(in.Bytes(), &now) != nil {
-			return
-		}
+	for {
+		c.Receive(&now)
 		loads.Store(0)
 		loadedAt.Store(0)
 		var r report
 		var wg sync.WaitGroup
-		for range goroutines {
+		for range j.Goroutines {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
@@ -159,76 +155,63 @@ func runFleetProcess(what string) {
 			time.Sleep(time.Millisecond)
 		}
 		r.Loads, r.Loaded = int(loads.Load()), loadedAt.Load()
-		say(r)
+		c.Report(r)
 	}
 }
 
-// fleet is the processes, as the test sees them.
-type fleet struct {
-	t       *testing.T
-	stdin   []io.WriteCloser
-	cmds    []*exec.Cmd
-	reports chan report
+// loaders is the fleet, as the test sees it.
+type loaders struct {
+	t         *testing.T
+	processes fleet.Fleet
+	reports   chan report
 }
 
-func startFleet(t *testing.T, backend, addr string, processes, goroutines int) *fleet {
-	f := &fleet{t: t, reports: make(chan report, 16*processes)}
-	for i := range processes {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestFleet$", "-test.timeout=10m")
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d", fleetVariable, backend, addr, goroutines))
-		cmd.Stderr = os.Stderr
-		stdin, err := cmd.StdinPipe()
-		require.NoError(t, err)
-		stdout, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, cmd.Start())
-		f.stdin, f.cmds = append(f.stdin, stdin), append(f.cmds, cmd)
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			out := bufio.NewScanner(stdout)
-			for out.Scan() {
+func startLoaders(t *testing.T, processes int, j job) *loaders {
+	t.Helper()
+	started, err := fleet.Start("loader", processes)
+	require.NoError(t, err)
+	f := &loaders{t: t, processes: started, reports: make(chan report, 16*processes)}
+	var readers sync.WaitGroup
+	t.Cleanup(func() {
+		f.processes.Kill()
+		readers.Wait()
+	})
+	require.NoError(t, f.processes.Send(j))
+	for i, p := range f.processes {
+		readers.Go(func() {
+			for {
 				var r report
-				if json.Unmarshal(out.Bytes(), &r) == nil { // package testing writes there, too
-					r.Process = i
-					f.reports <- r
+				if p.Receive(context.Background(), &r) != nil {
+					return
 				}
+				r.Process = i
+				f.reports <- r
 			}
-		}()
-		t.Cleanup(func() {
-			stdin.Close()
-			cmd.Process.Kill()
-			<-read
-			cmd.Wait()
 		})
 	}
 	return f
 }
 
-// begin has all processes load.
-func (f *fleet) begin(o order) {
-	line, err := json.Marshal(o)
-	require.NoError(f.t, err)
-	for _, stdin := range f.stdin {
-		_, err := stdin.Write(append(line, '\n'))
-		require.NoError(f.t, err)
-	}
+// begin makes all processes load.
+func (f *loaders) begin(o order) {
+	f.t.Helper()
+	require.NoError(f.t, f.processes.Send(o))
 }
 
-func (f *fleet) next() report {
+func (f *loaders) next() report {
 	f.t.Helper()
 	select {
 	case r := <-f.reports:
 		return r
 	case <-time.After(2 * time.Minute):
-		f.t.Fatal("the processes say nothing")
+		f.t.Fatal("no report")
 		panic("unreachable")
 	}
 }
 
 // end waits for so many processes, and checks that each of their callers has the round's value. It returns
 // how often the source was called, and how long after it had returned the last caller had the value.
-func (f *fleet) end(o order, processes int) (loads int, after time.Duration) {
+func (f *loaders) end(o order, processes int) (loads int, after time.Duration) {
 	f.t.Helper()
 	var loaded, last int64
 	for processes > 0 {
@@ -251,10 +234,6 @@ func median[T int | time.Duration](s []T) T {
 }
 
 func TestFleet(t *testing.T) {
-	if what := os.Getenv(fleetVariable); what != "" {
-		runFleetProcess(what)
-		return
-	}
 	t.Run("redisv9", func(t *testing.T) { testFleet(t, "redisv9", testserver.Redis(t)) })
 	t.Run("redigo", func(t *testing.T) { testFleet(t, "redigo", testserver.Redis(t)) })
 	t.Run("memcache", func(t *testing.T) { testFleet(t, "memcache", testserver.Memcached(t)) })
@@ -284,7 +263,7 @@ func testFleet(t *testing.T, backend string, server *testserver.Server) {
 		}
 		remove = func() { require.NoError(t, client.Del(t.Context(), "cache:"+fleetKey).Err()) }
 	}
-	f := startFleet(t, backend, server.Addr, processes, goroutines)
+	f := startLoaders(t, processes, job{backend, server.Addr, goroutines})
 
 	for _, source := range []time.Duration{20 * time.Millisecond, 230 * time.Millisecond} {
 		var asked []int
@@ -320,18 +299,18 @@ func testFleet(t *testing.T, backend string, server *testserver.Server) {
 func testFleetHolderKilled(t *testing.T) {
 	const processes = 3
 	server := testserver.Redis(t)
-	f := startFleet(t, "redisv9", server.Addr, processes, 10)
+	f := startLoaders(t, processes, job{"redisv9", server.Addr, 10})
 	first := order{Round: 1, Source: time.Hour}
 	f.begin(first)
 	holder := f.next()
 	require.True(t, holder.Loading)
-	require.NoError(t, f.cmds[holder.Process].Process.Kill())
+	require.NoError(t, f.processes[holder.Process].Signal(os.Kill))
 
 	// One of the others takes over, and is killed as well.
 	second := f.next()
 	require.True(t, second.Loading)
 	require.NotEqual(t, holder.Process, second.Process)
-	require.NoError(t, f.cmds[second.Process].Process.Kill())
+	require.NoError(t, f.processes[second.Process].Signal(os.Kill))
 
 	// Then the value is stored in another way: the last one finds it before it has the lock.
 	client := redis.NewClient(&redis.Options{Addr: server.Addr})
@@ -346,7 +325,7 @@ func testFleetHolderKilled(t *testing.T) {
 func testFleetBackendKilled(t *testing.T) {
 	const processes = 4
 	server := testserver.Redis(t)
-	f := startFleet(t, "redisv9", server.Addr, processes, 20)
+	f := startLoaders(t, processes, job{"redisv9", server.Addr, 20})
 	o := order{Round: 1, Source: 2 * time.Second}
 	f.begin(o)
 	require.True(t, f.next().Loading)
