@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,9 +17,7 @@ import (
 
 // TestMain makes the test binary a process of a fleet when it is started as one.
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
-		os.Exit(childMain(os.Stdin, os.Stdout))
-	}
+	fleet.Main(roles())
 	os.Exit(m.Run())
 }
 

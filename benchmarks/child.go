@@ -2,21 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/pprof"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/golockers/locker/internal/fleet"
 )
 
-// The parent and a process of its fleet talk JSON over the child's standard input and output: one job,
-// answered by an empty reply when the process is ready, then a reply for each order. The end of the input
-// ends the child, so none outlives its parent, however that ends.
+// The first message to a process is its job, which it answers with an empty reply when it is ready. Then it
+// answers each order with a reply.
+
+// workerRole is what all processes of a fleet do.
+const workerRole = "worker"
 
 // job is what a process is for.
 type job struct {
@@ -79,45 +79,27 @@ var workers = map[string]func(job) (worker, error){
 	"leases":   newHolder,
 }
 
-func childMain(stdin io.Reader, stdout io.Writer) int {
-	// Ctrl-C reaches the whole process group. It is the parent who decides.
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
+// work is a process of a fleet.
+func work(c *fleet.Child) {
 	var j job
-	if err := in.Decode(&j); err != nil {
-		fmt.Fprintln(os.Stderr, "benchmarks: child:", err)
-		return 1
-	}
+	c.Receive(&j)
 	w, err := workers[j.Kind](j)
 	if err != nil {
-		_ = out.Encode(reply{Error: err.Error()})
-		return 1
+		c.Report(reply{Error: err.Error()})
+		return
 	}
-	if out.Encode(reply{}) != nil {
-		return 1
-	}
-	orders := make(chan order)
-	go func() {
-		for {
-			var o order
-			if in.Decode(&o) != nil {
-				os.Exit(1) // the parent is gone; what is held expires
-			}
-			orders <- o
-		}
-	}()
+	c.Report(reply{})
 	for number := 0; ; number++ {
-		o := <-orders
+		var o order
+		c.Receive(&o)
 		stop, err := profile(j, number)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "benchmarks: child:", err)
-			return 1
+			return
 		}
 		r := w.run(context.Background(), o)
 		stop()
-		if out.Encode(r) != nil {
-			return 1
-		}
+		c.Report(r)
 	}
 }
 

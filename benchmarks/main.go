@@ -29,17 +29,17 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/golockers/locker/internal/fleet"
 )
 
-// childVariable in the environment makes this program a process of a fleet.
-const childVariable = "LOCKER_BENCHMARK_CHILD"
-
 func main() {
-	if os.Getenv(childVariable) != "" {
-		os.Exit(childMain(os.Stdin, os.Stdout))
-	}
+	fleet.Main(roles())
 	os.Exit(parentMain(os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// roles are those of the processes that it starts.
+func roles() map[string]fleet.Role { return map[string]fleet.Role{workerRole: work} }
 
 // sections are what -only chooses from, in the order in which they run.
 var sections = []struct {
