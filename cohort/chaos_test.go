@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chaosTime is for how long each storm blows: make chaos sets LOCKER_CHAOS to 10m.
+// chaosTime is how long each storm lasts. make chaos sets LOCKER_CHAOS to 10m.
 func chaosTime(t *testing.T) time.Duration {
 	s := os.Getenv("LOCKER_CHAOS")
 	if s == "" {
@@ -90,7 +90,7 @@ func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
 		l := cohort.New(process(), cohort.WithMaxTenure(5*time.Millisecond))
 		lockers = append(lockers, l)
 		for i := range goroutines {
-			patient := i == 0 // is never cancelled, so it must be served, however much the others are
+			patient := i == 0 // never cancelled, so it must be served however often the others are
 			wg.Go(func() {
 				pprof.Do(context.Background(), label, func(labelled context.Context) {
 					for ctx.Err() == nil {
@@ -126,7 +126,7 @@ func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
 		}
 	}
 	wg.Wait()
-	t.Logf("%d served, %d gave up, the longest wait of one who could not be cancelled was %v",
+	t.Logf("%d served, %d gave up, the longest wait that could not be cancelled was %v",
 		served.Load(), gaveUp.Load(), time.Duration(waits.Load()).Round(time.Millisecond))
 	assert.Positive(t, served.Load())
 	assert.Positive(t, gaveUp.Load())
@@ -138,7 +138,7 @@ func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
 			}
 		}
 		return true
-	}, 30*time.Second, 10*time.Millisecond, "a line is left")
+	}, 30*time.Second, 10*time.Millisecond, "a record is left")
 	assert.Eventually(t, func() bool {
 		var goroutines strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&goroutines, 1)

@@ -71,7 +71,7 @@ func (s *scripted) Wait(ctx context.Context, key, token string, ttl time.Duratio
 	return deadline, err
 }
 
-// once does what a script says for the next request alone.
+// once sets the script of the next request alone.
 func (s *scripted) once(op string, f func(apply func() (bool, error)) (bool, error)) {
 	s.on(op, func(_ context.Context, apply func() (bool, error)) (bool, error) {
 		s.on(op, nil)
@@ -108,7 +108,7 @@ func overScript(t *testing.T, name string, f func(t *testing.T, s *scripted)) {
 	})
 }
 
-// stays fails when anybody else gets the lock of "k" from the backend within d.
+// stays fails if another process gets the lock of "k" from the backend within d.
 func (s *scripted) stays(t *testing.T, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
 		ok, err := s.Locker.Acquire(t.Context(), "k", "another process", time.Second)
@@ -121,18 +121,20 @@ func (s *scripted) stays(t *testing.T, d time.Duration) {
 func TestExtensionWithoutAnAnswer(t *testing.T) {
 	overScript(t, "the next holder is safe from it", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxTenure(time.Second))
-		lease, waiting := startTenure(t, l, 2, 5*time.Second)
+		tenure := startTenure(t, l, 2, 5*time.Second)
 		s.once("extend", late(5*time.Second))
-		require.ErrorIs(t, lease.Extend(t.Context(), 10*time.Second), errNoAnswer)
-		next := passToNext(t, lease, waiting[0])
-		require.NoError(t, next.Extend(t.Context(), time.Minute))
+		require.ErrorIs(t, tenure.holder.Extend(t.Context(), 10*time.Second), errNoAnswer)
+		tenure.passToNext(t)
+		require.NoError(t, tenure.holder.Extend(t.Context(), time.Minute))
 		s.stays(t, time.Minute-2*time.Second)
-		assert.Empty(t, waiting[1], "two holders")
-		assert.NoError(t, passToNext(t, next, waiting[1]).Unlock(t.Context()))
+		tenure.queue.requireWaiting(t, "two holders")
+		tenure.passToNext(t)
+		tenure.unlock(t)
 	})
 	overScript(t, "a longer one is not promised", func(t *testing.T, s *scripted) {
 		l := cohort.New(s)
-		lease, waiting := startTenure(t, l, 1, 5*time.Second)
+		tenure := startTenure(t, l, 1, 5*time.Second)
+		lease := tenure.holder
 		s.once("extend", late(4*time.Second))
 		require.ErrorIs(t, lease.Extend(t.Context(), 10*time.Second), errNoAnswer)
 		for _, ttl := range []time.Duration{time.Minute, 11 * time.Second} {
@@ -145,12 +147,13 @@ func TestExtensionWithoutAnAnswer(t *testing.T) {
 		}
 		require.NoError(t, lease.Extend(t.Context(), 9*time.Second))
 		s.stays(t, 8*time.Second)
-		assert.Empty(t, waiting[0], "two holders")
-		assert.NoError(t, passToNext(t, lease, waiting[0]).Unlock(t.Context()))
+		tenure.queue.requireWaiting(t, "two holders")
+		tenure.passToNext(t)
+		tenure.unlock(t)
 	})
 	overScript(t, "no promise without a request", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxTenure(time.Minute))
-		lease, _ := startTenure(t, l, 0, time.Minute)
+		lease := startTenure(t, l, 0, time.Minute).holder
 		s.once("extend", late(time.Second))
 		_, err := l.Extend(t.Context(), "k", lease.Token(), 5*time.Second)
 		require.ErrorIs(t, err, errNoAnswer)
@@ -160,16 +163,17 @@ func TestExtensionWithoutAnAnswer(t *testing.T) {
 	})
 	overScript(t, "while it is under way", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxTenure(time.Hour))
-		lease, waiting := startTenure(t, l, 1, time.Minute)
+		tenure := startTenure(t, l, 1, time.Minute)
+		token := tenure.holder.Token()
 		s.once("extend", func(apply func() (bool, error)) (bool, error) {
 			time.Sleep(5 * time.Second)
 			return apply()
 		})
-		go func() { _, _ = l.Extend(context.Background(), "k", lease.Token(), 2*time.Hour) }()
+		go func() { _, _ = l.Extend(context.Background(), "k", token, 2*time.Hour) }()
 		synctest.Wait()
-		next := passToNext(t, lease, waiting[0])
+		tenure.passToNext(t)
 		s.stays(t, time.Minute-2*time.Second)
-		assert.NoError(t, next.Unlock(t.Context()))
+		tenure.unlock(t)
 	})
 }
 
@@ -244,21 +248,19 @@ func TestAcquireWithoutAnAnswer(t *testing.T) {
 		s.once("acquire", answerLost)
 		_, err := l.Acquire(t.Context(), "k", token, time.Minute)
 		require.ErrorIs(t, err, errNoAnswer)
-		waiting := queue(t.Context(), l, 3, time.Minute)
+		served := make(chan *locker.Lease, 3)
+		for range 3 {
+			go func() { served <- mustLock(t, l, time.Minute) }()
+		}
+		synctest.Wait()
 		ok, err := l.Acquire(t.Context(), "k", token, time.Minute)
 		require.NoError(t, err)
 		require.True(t, ok)
 		released, err := l.Release(t.Context(), "k", token)
 		require.NoError(t, err)
 		require.True(t, released)
-		for range waiting { // in whatever order: the first of them waits at the backend
-			var lease *locker.Lease
-			select {
-			case lease = <-waiting[0]:
-			case lease = <-waiting[1]:
-			case lease = <-waiting[2]:
-			}
-			require.NoError(t, lease.Unlock(t.Context()))
+		for range 3 { // in any order: the first of them waits at the backend
+			require.NoError(t, (<-served).Unlock(t.Context()))
 		}
 		assert.Zero(t, cohort.Entries(l))
 	})
@@ -273,7 +275,7 @@ func TestErrorsOfAnyForm(t *testing.T) {
 	} {
 		overScript(t, name, func(t *testing.T, s *scripted) {
 			l := cohort.New(s)
-			lease, _ := startTenure(t, l, 0, time.Minute)
+			lease := startTenure(t, l, 0, time.Minute).holder
 			fail := func(context.Context, func() (bool, error)) (bool, error) { return false, form }
 			for _, op := range []string{"acquire", "extend", "release", "wait"} {
 				s.on(op, fail)
@@ -318,7 +320,7 @@ func TestDoubtsAreBounded(t *testing.T) {
 	})
 }
 
-// Releases that no caller repeats are repeated, at most 256 at a time.
+// Releases that no caller repeats are repeated in the background, up to 256 at a time.
 func TestCleanupsAreBounded(t *testing.T) {
 	overScript(t, "", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxTenure(time.Hour))
@@ -436,13 +438,13 @@ func TestKeepsContextValues(t *testing.T) {
 		l := cohort.New(s)
 		other := mustLock(t, s.Locker, time.Minute)
 		first, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "first"))
-		gone := queue(first, l, 1, time.Minute)[0]
-		second := queue(context.WithValue(t.Context(), key{}, "second"), l, 1, time.Second)[0]
+		gone := join(first, l, 1, time.Minute)
+		second := join(context.WithValue(t.Context(), key{}, "second"), l, 1, time.Second)
 		cancel()
-		require.Nil(t, <-gone)
+		gone.requireGone(t)
 		synctest.Wait()
 		require.NoError(t, other.Unlock(t.Context()))
-		require.NotNil(t, <-second) // and vanishes
+		second.next(t) // and vanishes
 		time.Sleep(time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
@@ -486,12 +488,10 @@ func TestDriveThatDoesNotReturn(t *testing.T) {
 	overScript(t, "", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxHandoffs(0))
 		first := mustLock(t, l, time.Minute)
-		waiting := queue(t.Context(), l, 2, time.Minute)
+		queue := join(t.Context(), l, 2, time.Minute)
 		s.once("wait", func(func() (bool, error)) (bool, error) { runtime.Goexit(); return false, nil })
 		require.NoError(t, first.Unlock(t.Context()))
-		for _, w := range waiting {
-			assert.Nil(t, <-w)
-		}
+		queue.requireGone(t)
 		synctest.Wait()
 		require.NoError(t, mustLock(t, l, time.Minute).Unlock(t.Context()))
 	})
@@ -503,7 +503,7 @@ func TestHandoffThatDoesNotReturn(t *testing.T) {
 		overScript(t, name, func(t *testing.T, s *scripted) {
 			l := cohort.New(s)
 			first := mustLock(t, l, 30*time.Millisecond)
-			waiting := queue(t.Context(), l, 2, time.Minute)
+			queue := join(t.Context(), l, 2, time.Minute)
 			s.once("extend", func(func() (bool, error)) (bool, error) { end(); return false, nil })
 			released := make(chan any)
 			go func() {
@@ -511,9 +511,9 @@ func TestHandoffThatDoesNotReturn(t *testing.T) {
 				_ = first.Unlock(t.Context())
 			}()
 			<-released
-			next := <-waiting[0]
-			require.NotNil(t, next)
-			require.NoError(t, passToNext(t, next, waiting[1]).Unlock(t.Context()))
+			tenure := tenure{queue.next(t), queue}
+			tenure.passToNext(t)
+			tenure.unlock(t)
 			require.NoError(t, mustLock(t, l, time.Minute).Unlock(t.Context()))
 			assert.Zero(t, cohort.Entries(l))
 		})

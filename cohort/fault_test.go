@@ -17,13 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// faulty is a backend with a line, whose requests a test can look at and break.
+// faulty is a backend with a queue whose requests a test can observe and break.
 type faulty struct {
 	*memory.Locker
 	limit      time.Duration // the longest ttl that it can express; 0: any
 	onWait     func()
 	late       time.Duration // how long a grant is on the way
-	leaving    time.Duration // how long it takes to leave the line
+	leaving    time.Duration // how long it takes to leave the queue
 	onExtend   func(ttl time.Duration)
 	onExtended func()
 	onRelease  func() error
@@ -89,7 +89,7 @@ func (f *faulty) Release(ctx context.Context, key, token string) (bool, error) {
 	return f.Locker.Release(ctx, key, token)
 }
 
-// steal gives the lock of "k" to another process, as a backend may that has lost its data.
+// steal gives the lock of "k" to another process, as a backend that has lost its data may do.
 func (f *faulty) steal(t *testing.T) {
 	ok, err := f.Locker.Release(t.Context(), "k", f.holder.Load().(string))
 	require.NoError(t, err)
@@ -116,16 +116,15 @@ func TestGrantsNothingThatTheBackendHasLost(t *testing.T) {
 	} {
 		inBubble(t, op, func(t *testing.T, b *faulty) {
 			l := cohort.New(b, cohort.WithMaxTenure(30*time.Second))
-			lease, waiting := startTenure(t, l, 1, time.Second)
+			tenure := startTenure(t, l, 1, time.Second)
 			b.steal(t)
-			require.ErrorIs(t, notice(lease), locker.ErrNotHeld)
+			require.ErrorIs(t, notice(tenure.holder), locker.ErrNotHeld)
 			time.Sleep(time.Minute)
-			assert.Empty(t, waiting[0], "two holders: the thief and the next here")
+			tenure.queue.requireWaiting(t, "two holders: the thief and the next here")
 			_, err := b.Locker.Release(t.Context(), "k", "thief")
 			require.NoError(t, err)
-			next := <-waiting[0]
-			require.NotNil(t, next)
-			assert.NoError(t, next.Unlock(t.Context()))
+			tenure.awaitNext(t)
+			tenure.unlock(t)
 			assert.Zero(t, cohort.Entries(l))
 		})
 	}
@@ -135,19 +134,18 @@ func TestGrantsNothingThatTheBackendHasLost(t *testing.T) {
 func TestExtendOvertakenByRelease(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b, cohort.WithMaxTenure(10*time.Second))
-		lease, _ := startTenure(t, l, 0, 5*time.Second)
-		long := make(chan *locker.Lease, 1)
-		go func() { long <- mustLock(t, l, time.Hour) }()
+		tenure := startTenure(t, l, 0, 5*time.Second)
+		tenure.queue = join(t.Context(), l, 1, time.Hour)
+		token := tenure.holder.Token()
 		extended := make(chan bool, 1)
 		b.onExtend = func(time.Duration) { time.Sleep(time.Second) }
 		go func() {
-			ok, _ := l.Extend(t.Context(), "k", lease.Token(), 20*time.Second)
+			ok, _ := l.Extend(t.Context(), "k", token, 20*time.Second)
 			extended <- ok
 		}()
 		synctest.Wait()
 		b.onExtend = nil
-		require.NoError(t, lease.Unlock(t.Context()))
-		next := <-long
+		tenure.passToNext(t)
 		assert.False(t, <-extended)
 		for range 60 {
 			time.Sleep(time.Minute - time.Second)
@@ -155,11 +153,11 @@ func TestExtendOvertakenByRelease(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, ok, "two holders")
 		}
-		assert.NoError(t, next.Unlock(t.Context()))
+		tenure.unlock(t)
 	})
 }
 
-// Every waiter wants the lock forever, so an extension leaves none of them its ttl in full.
+// Every waiter asks for the longest ttl, so an extension leaves none of them its ttl in full.
 func TestLargestTTL(t *testing.T) {
 	b := &faulty{Locker: memory.New()}
 	var extensions atomic.Int64
@@ -181,7 +179,7 @@ func TestLargestTTL(t *testing.T) {
 	assert.LessOrEqual(t, extensions.Load(), int64(n))
 }
 
-// quietly is a context that ends without a word: only Err tells.
+// quietly is a context whose end only Err reports.
 type quietly struct {
 	context.Context
 	ended atomic.Bool
@@ -198,7 +196,7 @@ func (q *quietly) Err() error {
 func TestGrantToALeaverIsNotLost(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
-		lease, _ := startTenure(t, l, 0, time.Hour)
+		lease := startTenure(t, l, 0, time.Hour).holder
 		ctx := &quietly{Context: context.Background()}
 		left := make(chan error)
 		go func() {
@@ -225,7 +223,7 @@ func TestGrantToALeaverIsNotLost(t *testing.T) {
 	})
 }
 
-// A program may recover the panic of a backend; the others must not wait forever.
+// If a program recovers the panic of a backend, the other callers do not wait forever.
 func TestBackendPanics(t *testing.T) {
 	panicOnce := func() func() {
 		done := false
@@ -248,30 +246,29 @@ func TestBackendPanics(t *testing.T) {
 	})
 	inBubble(t, "while it gives up a tenure", func(t *testing.T, b *faulty) {
 		l := cohort.New(b, cohort.WithMaxHandoffs(0))
-		lease, waiting := startTenure(t, l, 1, time.Minute)
+		tenure := startTenure(t, l, 1, time.Minute)
 		fail := panicOnce()
 		b.onRelease = func() error { fail(); return nil }
-		assert.PanicsWithValue(t, "backend", func() { _ = lease.Unlock(t.Context()) })
-		next := <-waiting[0] // when the ttl of what was not released has passed
-		assert.NoError(t, next.Unlock(t.Context()))
+		assert.PanicsWithValue(t, "backend", func() { _ = tenure.holder.Unlock(t.Context()) })
+		tenure.awaitNext(t) // when the ttl of what was not released has passed
+		tenure.unlock(t)
 	})
 	inBubble(t, "while it extends", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
-		lease, waiting := startTenure(t, l, 1, time.Minute)
+		tenure := startTenure(t, l, 1, time.Minute)
 		fail := panicOnce()
 		b.onExtend = func(time.Duration) { fail() }
-		assert.PanicsWithValue(t, "backend", func() { _ = lease.Extend(t.Context(), time.Hour) })
-		assert.NoError(t, lease.Unlock(t.Context()))
-		next := <-waiting[0]
-		assert.NoError(t, next.Unlock(t.Context()))
+		assert.PanicsWithValue(t, "backend", func() { _ = tenure.holder.Extend(t.Context(), time.Hour) })
+		tenure.passToNext(t)
+		tenure.unlock(t)
 	})
 }
 
-// A token whose release had an unknown outcome is good again when the lock is gone for sure.
+// A token whose release had an unknown outcome can be used again once the lock is certainly gone.
 func TestTokenAfterAReleaseOfUnknownOutcome(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
-		lease, _ := startTenure(t, l, 0, time.Minute)
+		lease := startTenure(t, l, 0, time.Minute).holder
 		down := errors.New("down")
 		b.onRelease = func() error { return down }
 		require.ErrorIs(t, lease.Unlock(t.Context()), down)
@@ -290,35 +287,33 @@ func TestTokenAfterAReleaseOfUnknownOutcome(t *testing.T) {
 func TestExpiresDuringItsExtension(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b, cohort.WithMaxTenure(10*time.Second))
-		lease, waiting := startTenure(t, l, 1, time.Second)
+		tenure := startTenure(t, l, 1, time.Second)
+		token := tenure.holder.Token()
 		b.onExtended = func() { time.Sleep(1500 * time.Millisecond) }
 		extended := make(chan bool)
 		go func() {
-			ok, _ := l.Extend(context.Background(), "k", lease.Token(), time.Minute)
+			ok, _ := l.Extend(context.Background(), "k", token, time.Minute)
 			extended <- ok
 		}()
-		next := <-waiting[0]
+		tenure.awaitNext(t)
 		assert.False(t, <-extended, "two holders")
-		assert.NoError(t, next.Unlock(t.Context()))
+		tenure.unlock(t)
 	})
 }
 
-// The old holder's ttl may end while the lock is extended for the next: that is handed on once.
+// The holder's ttl may end while the lock is extended for the next one: the lock is handed on only once.
 func TestHandsOnOnce(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b, cohort.WithMaxTenure(10*time.Second))
-		lease, _ := startTenure(t, l, 0, time.Second)
-		long := make(chan *locker.Lease, 1)
-		go func() { long <- mustLock(t, l, time.Hour) }()
-		synctest.Wait()
+		tenure := startTenure(t, l, 0, time.Second)
+		tenure.queue = join(t.Context(), l, 1, time.Hour)
 		b.onExtend = func(time.Duration) { time.Sleep(2 * time.Second) }
-		require.NoError(t, lease.Unlock(t.Context()))
-		next := <-long
+		tenure.passToNext(t)
 		time.Sleep(10 * time.Second)
 		ok, err := b.Acquire(t.Context(), "k", "other", time.Second)
 		require.NoError(t, err)
 		assert.False(t, ok, "two holders")
-		assert.NoError(t, next.Unlock(t.Context()))
+		tenure.unlock(t)
 	})
 }
 
@@ -326,24 +321,23 @@ func TestHandsOnOnce(t *testing.T) {
 func TestFenceWhileTheLockPassesOn(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
-		lease, waiting := startTenure(t, l, 1, time.Minute)
+		tenure := startTenure(t, l, 1, time.Minute)
 		b.onFence = func() {
 			b.onFence = nil
-			require.NoError(t, lease.Unlock(context.Background()))
-			<-waiting[0]
+			tenure.passToNext(t)
 		}
-		_, ok, err := l.Fence(t.Context(), "k", lease.Token())
+		_, ok, err := l.Fence(t.Context(), "k", tenure.holder.Token())
 		require.NoError(t, err)
 		assert.False(t, ok)
 	})
 }
 
-// A deadline is that of the backend's lock, also when its reply took longer than the tenure lasts.
+// A deadline is that of the backend's lock, even if the reply took longer than a tenure lasts.
 func TestLateGrant(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
 		b.late = time.Second
-		lease, _ := startTenure(t, l, 0, time.Minute)
+		lease := startTenure(t, l, 0, time.Minute).holder
 		assert.False(t, lease.Deadline().After(b.expires.Load().(time.Time)))
 		assert.NoError(t, lease.Unlock(t.Context()))
 	})
@@ -355,14 +349,10 @@ func TestTTLAtTheLimit(t *testing.T) {
 		l := cohort.New(b)
 		b.limit = time.Minute
 		first := mustLock(t, l, time.Minute)
-		waiting := queue(t.Context(), l, 5, time.Minute)
+		queue := join(t.Context(), l, 5, time.Minute)
 		require.NoError(t, first.Unlock(t.Context()))
-		for _, w := range waiting {
-			lease := <-w
-			require.NotNil(t, lease)
-			require.NoError(t, lease.Unlock(t.Context()))
-		}
-		lease, _ := startTenure(t, l, 0, time.Second)
+		queue.serveAll(t, 0)
+		lease := startTenure(t, l, 0, time.Second).holder
 		assert.NoError(t, lease.Extend(t.Context(), time.Minute))
 		assert.Equal(t, time.Minute, time.Until(lease.Deadline()))
 		require.NoError(t, lease.Unlock(t.Context()))
@@ -373,44 +363,40 @@ func TestTTLAtTheLimit(t *testing.T) {
 func TestPassesOverAShortenedHolder(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
-		lease, waiting := startTenure(t, l, 1, time.Hour)
-		require.NoError(t, lease.Extend(t.Context(), time.Second))
+		tenure := startTenure(t, l, 1, time.Hour)
+		require.NoError(t, tenure.holder.Extend(t.Context(), time.Second))
 		start := time.Now()
-		next := <-waiting[0]
+		tenure.awaitNext(t)
 		assert.Equal(t, time.Second, time.Since(start))
-		assert.NoError(t, next.Unlock(t.Context()))
+		tenure.unlock(t)
 	})
 }
 
-// One extension leaves time for the next holders, too.
+// One extension leaves time for the next holders as well.
 func TestExtendsForTheTenure(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b, cohort.WithMaxTenure(time.Minute))
-		lease, _ := startTenure(t, l, 0, time.Second)
-		waiting := queue(t.Context(), l, 5, time.Hour)
+		tenure := startTenure(t, l, 0, time.Second)
+		queue := join(t.Context(), l, 5, time.Hour)
 		extensions := 0
 		b.onExtend = func(time.Duration) { extensions++ }
-		require.NoError(t, lease.Unlock(t.Context()))
-		for _, w := range waiting {
-			lease := <-w
-			time.Sleep(time.Second)
-			require.NoError(t, lease.Unlock(t.Context()))
-		}
+		tenure.unlock(t)
+		queue.serveAll(t, time.Second)
 		assert.Equal(t, 1, extensions)
 	})
 }
 
-// While a drive that nobody waits for any more is on its way back, TryLock asks the backend; and when others
-// have come and have a tenure, it does not.
+// While a drive that no caller needs any more is on its way back, TryLock asks the backend. Once others have come
+// and have a tenure, it does not.
 func TestAbandonedDrive(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
 		first := mustLock(t, l, time.Minute)
-		driver := queue(t.Context(), l, 1, time.Minute)[0]
+		driver := join(t.Context(), l, 1, time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
-		queue(ctx, l, 2, time.Minute)
+		join(ctx, l, 2, time.Minute)
 		require.NoError(t, first.Unlock(t.Context()))
-		last := <-driver // and the two are a cohort's drive now
+		last := driver.next(t) // and the two are a cohort's drive now
 		synctest.Wait()
 		b.leaving = time.Second
 		cancel()
@@ -420,14 +406,14 @@ func TestAbandonedDrive(t *testing.T) {
 		lease, err := locker.TryLock(t.Context(), l, "k", time.Minute)
 		require.NoError(t, err, "the lock is free")
 
-		waiting := queue(t.Context(), l, 2, time.Minute)
+		queue := join(t.Context(), l, 2, time.Minute)
 		time.Sleep(2 * time.Second)
 		require.NoError(t, lease.Unlock(t.Context()))
-		require.NoError(t, (<-waiting[0]).Unlock(t.Context()))
+		require.NoError(t, queue.next(t).Unlock(t.Context()))
 		asked := b.acquires.Load()
 		_, err = locker.TryLock(t.Context(), l, "k", time.Minute)
 		assert.ErrorIs(t, err, locker.ErrHeld)
 		assert.Equal(t, asked, b.acquires.Load())
-		require.NoError(t, (<-waiting[1]).Unlock(t.Context()))
+		require.NoError(t, queue.next(t).Unlock(t.Context()))
 	})
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Random schedules of two processes and a backend that loses, delays and repeats: never two holders, never a
-// Deadline after what the backend holds, no grant lost, nothing left behind. A failure prints its seed, and
-// LOCKER_SEED runs that one alone.
+// In random schedules of two processes over a backend that loses and delays requests there are never two
+// holders, no Deadline is after what the backend holds, no grant is lost, and nothing is left behind. A failure
+// prints its seed, and LOCKER_SEED runs that one alone.
 func TestRandomSchedules(t *testing.T) {
 	seeds := make([]uint64, 100)
 	for i := range seeds {
@@ -76,7 +76,7 @@ func schedule(t *testing.T, seed uint64) {
 	}
 	wg.Wait()
 	m.heal()
-	time.Sleep(30 * time.Second) // longer than any ttl and any clean-up
+	time.Sleep(30 * time.Second) // longer than any ttl and any cleanup
 	for _, l := range lockers {
 		assert.Zero(t, cohort.Entries(l), "a key is left")
 		assert.Zero(t, cohort.Doubts(l), "a doubt is left")
@@ -86,8 +86,8 @@ func schedule(t *testing.T, seed uint64) {
 	}
 }
 
-// turn is what one caller does: it takes the lock, and holds, extends, releases or forgets it. A patient one
-// is never cancelled, and must be served.
+// turn is what one caller does: it takes the lock, and holds, extends, releases or forgets it. A patient caller
+// is never cancelled, so it must be served.
 func (m *model) turn(t *testing.T, l *cohort.Locker, patient bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
