@@ -2,7 +2,7 @@
 //
 // A [Locker] wraps any other. It keeps a queue for each key, sends one contender to the backend for
 // all the waiters of this process, and hands the lock from one to the next without a request. Many
-// goroutines that want the same lock then cost the backend hardly more than one. The idea is lock
+// goroutines that contend for a lock then cost the backend hardly more than one. The idea is lock
 // cohorting (Dice, Marathe and Shavit, PPoPP 2012).
 //
 //	locks := cohort.New(redisv9.New(client))
@@ -42,17 +42,17 @@ const (
 // The wrapped lock is always held under a private token. A lease can therefore be extended, released and
 // resumed only through the Locker that granted it: [locker.Resume] in another process returns
 // [locker.ErrNotHeld]. A caller that finds no others waiting takes the wrapped lock for exactly its
-// ttl; when others wait it is taken for MaxTenure longer, so a process that dies blocks others for
-// up to ttl + MaxTenure.
+// ttl. If others wait, the lock is taken for MaxTenure longer, so a process that dies blocks others
+// for up to ttl + MaxTenure.
 //
-// While another goroutine of this process holds the lock or waits for it, [locker.TryLock] is refused without
-// a request.
+// While another goroutine of this process holds the lock or waits for it, [locker.TryLock] returns
+// [locker.ErrHeld] without a request.
 //
-// A key costs memory while it is held or waited for, and up to five seconds longer when its holder vanishes.
-// After a request without an answer the Locker remembers the caller's token until the lock must have expired,
-// so that a Release with it reaches the backend. It remembers between 256 and 8,192 of these.
-// Beyond that it forgets the oldest, and while such a lock may last, operations with unknown tokens
-// return an error.
+// A key costs memory while its lock is held or waited for, and for up to five seconds longer if its
+// holder vanishes. After a request without an answer the Locker remembers the caller's token until
+// the lock must have expired, so that a Release with it reaches the backend. It remembers at least
+// 256 such tokens and at most 8,192. Beyond that it forgets the oldest; while a forgotten lock may
+// last, operations with unknown tokens return an error.
 type Locker struct {
 	inner locker.Locker
 	options
@@ -72,9 +72,9 @@ type options struct {
 	maxTenure   time.Duration
 }
 
-// WithMaxHandoffs limits how many times in a row the lock is handed on inside this process before other
-// processes get their turn. The default, 100,000, leaves it to [WithMaxTenure]. With n <= 0 the lock is never
-// handed on.
+// WithMaxHandoffs limits how many times in a row the lock is handed on inside this process before
+// other processes get their turn. The default is 100,000, so that in practice [WithMaxTenure] is the
+// limit. With n <= 0 the lock is never handed on.
 func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = max(n, 0) } }
 
 // WithMaxTenure limits how long this process hands the lock on internally before other processes
@@ -82,8 +82,8 @@ func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = m
 // longer tenure saves requests and costs other processes latency; a process that dies may block
 // them for this much longer than its ttl. With d <= 0 the lock is never handed on.
 //
-// A backend that keeps no queue is left alone for a moment after each tenure, so that other processes can win
-// the lock. While none does, up to seven such pauses in a row are skipped: a process that comes
+// On a backend without a queue this process pauses after each tenure, so that other processes can
+// win the lock. While none does, up to seven pauses in a row are skipped, so a process that comes
 // then may wait for eight tenures.
 func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenure = max(d, 0) } }
 

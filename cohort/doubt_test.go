@@ -117,7 +117,7 @@ func (s *scripted) stays(t *testing.T, d time.Duration) {
 	}
 }
 
-// An extension without an answer may arrive at any time, and shorten the lock of whoever holds it then.
+// An extension without an answer may arrive at any time, and shorten the lock of its holder at that time.
 func TestExtensionWithoutAnAnswer(t *testing.T) {
 	overScript(t, "the next holder is safe from it", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxTenure(time.Second))
@@ -344,8 +344,8 @@ func TestCleanupsAreBounded(t *testing.T) {
 	})
 }
 
-// Answers that come after the ttl are no errors on a backend that works, only late: Acquire says that it has the
-// lock, and takes it up again.
+// An answer that comes after the ttl, from a backend that works, is not an error: Acquire reports that it got the
+// lock, and the next one acquires it again.
 func TestAnswersAfterTheTTL(t *testing.T) {
 	overScript(t, "", func(t *testing.T, s *scripted) {
 		l := cohort.New(s)

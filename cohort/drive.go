@@ -10,7 +10,7 @@ import (
 	"github.com/golockers/locker"
 )
 
-// driveInline takes the lock from the backend for a caller that found nobody before it, on the caller's own
+// driveInline takes the lock from the backend for a caller that found no others waiting, on the caller's own
 // goroutine.
 func (l *Locker) driveInline(ctx context.Context, r *record, token string, ttl time.Duration) (
 	deadline time.Time, err error) {
@@ -100,7 +100,7 @@ func (l *Locker) fromBackend(ctx context.Context, r *record, token string, ttl t
 	return lease.Deadline(), nil
 }
 
-// refusesArguments reports whether err says that a request was impossible, so that nothing happened.
+// refusesArguments reports whether err means that the request was impossible, so nothing happened.
 func refusesArguments(err error) bool {
 	return errors.Is(err, locker.ErrInvalidTTL) || errors.Is(err, locker.ErrInvalidKey) ||
 		errors.Is(err, locker.ErrInvalidToken)

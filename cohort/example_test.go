@@ -11,7 +11,7 @@ import (
 	"github.com/golockers/locker/memory"
 )
 
-// A hundred goroutines take turns. On a backend behind a network that would take two requests or so in all.
+// A hundred goroutines take turns. On a server that would take about two requests in all.
 func Example() {
 	ctx := context.Background()
 	locks := cohort.New(memory.New()) // or redisv9.New(client)
@@ -54,4 +54,18 @@ func ExampleLocker() {
 	// Output:
 	// <nil>
 	// locker: resume "account/7": the lock is not held
+}
+
+// With a tenure of a second, other processes may wait for the lock for a second longer.
+func ExampleWithMaxTenure() {
+	ctx := context.Background()
+	locks := cohort.New(memory.New(), cohort.WithMaxTenure(time.Second))
+
+	lease, err := locker.Lock(ctx, locks, "account/7", time.Minute)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(lease.Unlock(ctx)) // hands the lock to the next goroutine of this process, if one waits
+	// Output: <nil>
 }

@@ -50,7 +50,7 @@ type record struct {
 
 	driving   bool               // a drive is under way
 	abandon   context.CancelFunc // ends it; nil if a caller drives
-	abandoned bool               // it was ended, since nobody waits any more
+	abandoned bool               // it was ended because no caller waits any more
 
 	turns
 }
@@ -179,7 +179,7 @@ func (r *record) install(t *tenure) {
 	}
 }
 
-// lose ends a tenure of which the backend says that it has no lock, or whose time is up there.
+// lose ends a tenure that the backend no longer has a lock for, or whose time is up there.
 func (r *record) lose(t *tenure) {
 	if r.tenure == t {
 		t.stopTimer()
@@ -188,8 +188,8 @@ func (r *record) lose(t *tenure) {
 	}
 }
 
-// expire ends a tenure whose holder has vanished, and reports whether it did: when nobody waits for it, the
-// backend's lock has ended as well, and the holder does not extend it just now.
+// expire ends a tenure whose holder has vanished, and reports whether it did. It does if no caller waits for the
+// lock, the backend's lock has ended as well, and the holder is not extending it.
 func (r *record) expire(now time.Time) bool {
 	t := r.tenure
 	if t == nil || t.holder == "" || t.requesting || r.first != nil || now.Before(t.until) {
@@ -333,7 +333,7 @@ func leftQueue(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 }
 
-// cause returns err without what package locker says before it, which its caller is about to say again.
+// cause returns err without the prefix of package locker, which adds it again when it returns the error.
 func cause(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner

@@ -10,7 +10,7 @@ import (
 	"github.com/golockers/locker/internal/cleanup"
 )
 
-// tenure is the backend's lock under one private token. It begins as a claim, while nobody knows yet whether
+// tenure is the backend's lock under one private token. It begins as a claim, while it is not known whether
 // the backend has granted it, is then its record's tenure, under which one holder comes after the other, and
 // is a claim again when its release gets no answer.
 type tenure struct {
@@ -201,8 +201,8 @@ func (t *tenure) begin(until time.Time, ttl time.Duration) {
 	}
 }
 
-// handoffLocked passes the lock of r.tenure to the first in the queue, or, when its time is up or nobody
-// waits, gives it up on the backend. The result is that of a Release by from, the token that had the lock. It
+// handoffLocked passes the lock of r.tenure to the first in the queue. If the tenure's time is up or the queue
+// is empty, it gives the lock up on the backend. The result is that of a Release by from, the token that had the lock. It
 // lets go of the shard's mutex during a request.
 func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now time.Time) (
 	released bool, err error) {
@@ -233,8 +233,8 @@ func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now 
 	}
 }
 
-// prolongLocked extends t for the next holder. When the backend does not return, since it panics or ends the
-// goroutine, nobody is left to hand the lock on: then it is given up, and the queue served by another.
+// prolongLocked extends t for the next holder. If the backend does not return, since it panics or ends the
+// goroutine, t is given up and another tenure serves the queue.
 func (l *Locker) prolongLocked(ctx context.Context, t *tenure, ttl time.Duration) (extended bool, err error) {
 	r, returned := t.record, false
 	defer func() {
@@ -257,15 +257,14 @@ func (l *Locker) passOnLocked(t *tenure) {
 	_, _ = l.handoffLocked(ctx, t, "", time.Now())
 }
 
-// mayHandOn reports whether the tenure has another turn, and what is under way cannot shorten the lock of the
-// next holder.
+// mayHandOn reports whether the tenure allows another holder, and no request under way can shorten its lock.
 func (l *Locker) mayHandOn(t *tenure, now time.Time) bool {
 	return t.handoffs < l.maxHandoffs && (t.handoffs < 0 || now.Sub(t.began) < l.maxTenure) &&
 		now.Before(t.until) && !t.requesting && t.unsure == 0 && !t.releasing
 }
 
-// giveUpLocked ends the tenure on the backend and has the queue served by another. It lets go of the shard's
-// mutex during the request.
+// giveUpLocked ends the tenure on the backend, after which the queue gets another one. It lets go of the
+// shard's mutex during the request.
 func (l *Locker) giveUpLocked(ctx context.Context, t *tenure, from string) (released bool, err error) {
 	r, s := t.record, t.record.shard
 	r.tenure = nil
