@@ -66,10 +66,10 @@ func TestFencesAfterLossOfData(t *testing.T) {
 			require.NoError(t, lease.Unlock(t.Context()), name)
 			return n
 		}
-		seen := fence()
+		before := fence()
 		require.NoError(t, client.FlushAll(t.Context()).Err())
-		assert.Greater(t, fence(), seen, name)
-		seen = 1<<63 - 3
+		assert.Greater(t, fence(), before, name)
+		const seen = uint64(1<<63 - 3)
 		require.NoError(t, client.Set(t.Context(), counter, seen, 0).Err())
 		assert.Equal(t, seen+1, fence(), name)
 	}

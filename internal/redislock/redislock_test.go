@@ -269,12 +269,12 @@ func TestParseMessage(t *testing.T) {
 	for payload, want := range map[string]redislock.Message{
 		"n 1 grant 12 34 p": {ID: "n", Ticket: "1", Kind: redislock.Granted, Proof: "p",
 			Time: redislock.ServerTime(12*time.Second + 34*time.Microsecond)},
-		"n 1 claim":                       {ID: "n", Ticket: "1", Kind: redislock.Claimed},
-		"n 1 drop":                        {ID: "n", Ticket: "1", Kind: redislock.Dropped},
-		"n 1 look":                        {ID: "n", Ticket: "1", Kind: redislock.Probe},
-		"n 1 head 1500":                   {ID: "n", Ticket: "1", Kind: redislock.Head, Left: 1500 * time.Millisecond},
-		"n 1 head -1":                     {ID: "n", Ticket: "1", Kind: redislock.Head, Left: redislock.LookAgain},
-		"n 1 head " + strconv.Itoa(1<<62): {ID: "n", Ticket: "1", Kind: redislock.Head, Left: redislock.LookAgain},
+		"n 1 claim":     {ID: "n", Ticket: "1", Kind: redislock.Claimed},
+		"n 1 drop":      {ID: "n", Ticket: "1", Kind: redislock.Dropped},
+		"n 1 look":      {ID: "n", Ticket: "1", Kind: redislock.Probe},
+		"n 1 head 1500": {ID: "n", Ticket: "1", Kind: redislock.Head, Left: 1500 * time.Millisecond},
+		"n 1 head -1":   {ID: "n", Ticket: "1", Kind: redislock.Head, Left: redislock.LookAgain},
+		"n 1 head " + strconv.FormatInt(1<<62, 10): {ID: "n", Ticket: "1", Kind: redislock.Head, Left: redislock.LookAgain},
 	} {
 		m, ok := redislock.ParseMessage(payload)
 		assert.True(t, ok, payload)
