@@ -23,7 +23,7 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test test-latest lint api platforms bench fuzz chaos tools servers
+.PHONY: help test quick test-latest lint api platforms bench fuzz chaos tools servers
 .NOTPARALLEL:
 
 help: ## this list
@@ -33,6 +33,10 @@ test: export LOCKER_TEST_SERVERS = require
 test: export LOCKER_CONFORMANCE = strict
 test: servers lint ## lint, then the tests of every module with the race detector, on real servers
 	$(call each,$(GO) test -race -shuffle=on -timeout 45m $(TESTFLAGS) ./...)
+
+quick: ## build the library and test what needs no server that is not installed
+	$(GO) build ./...
+	$(GO) test $(TESTFLAGS) ./...
 
 # The committed go.mod asks for the lowest versions that pass. The others go into a copy of it.
 test-latest: export LOCKER_TEST_SERVERS = require
@@ -61,7 +65,8 @@ lint: tools api ## gofmt, go vet, staticcheck and go mod tidy in every module, a
 api: tools ## how the exported API differs from the last release's
 	@.ci/api $(BIN)/apidiff
 
-platforms: ## vet the library for 32-bit machines, macOS and Windows
+platforms: ## build and vet the library for 32-bit machines, macOS and Windows
+	GOARCH=386 $(GO) build ./...
 	GOARCH=386 $(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
 	GOOS=windows $(GO) vet ./...

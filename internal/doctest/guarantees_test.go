@@ -145,7 +145,7 @@ func TestRestartWithData(t *testing.T) {
 	}
 }
 
-// A Redis that evicts keys when it is full evicts locks, too: all of them have an expiry, so even a policy
+// A Redis that evicts keys when it is full also evicts locks: all of them have an expiry, so even a policy
 // that keeps what has none does not keep them.
 func TestEvictionOnRedis(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 const slots = 16384
 
 // RedisCluster starts a Redis Cluster of as many masters, without replicas, and returns their addresses
-// once every one of them knows all others and says that the cluster is complete.
+// once each of them knows all the others and reports that the cluster is complete.
 func RedisCluster(tb testing.TB, masters int) []string {
 	tb.Helper()
 	nodeKind := redisKind

@@ -16,7 +16,8 @@ const (
 	lastPort  = 22_700
 )
 
-// freePort finds a port that nobody listens on just now, and the one at distance spare likewise.
+// freePort finds a port that no process listens on at the moment. If spare is not 0, the port at that distance is
+// free as well.
 func freePort(spare int) (int, error) {
 	for range 1000 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)

@@ -53,7 +53,7 @@ var starter = sync.OnceValue(func() chan<- func() {
 	queue := make(chan func())
 	go func() {
 		runtime.LockOSThread()
-		// A goroutine inherits labels. Whoever looks for leaks by them must not find us.
+		// A goroutine inherits labels, and a test that looks for leaks by them must not find this one.
 		pprof.SetGoroutineLabels(context.Background())
 		for f := range queue {
 			f()

@@ -5,9 +5,9 @@
 //	srv := testserver.Redis(t)
 //	client := redis.NewClient(&redis.Options{Addr: srv.Addr})
 //
-// When the program is not installed the test is skipped, with the program's name. With the environment
-// variable LOCKER_TEST_SERVERS=require the test fails instead, so that a machine that is meant to run
-// everything cannot pass by leaving tests out.
+// If the program is not installed, or cannot be paused on this system, the test is skipped with that reason. With
+// the environment variable LOCKER_TEST_SERVERS=require the test fails instead, so that a machine that is meant to
+// run everything cannot pass by leaving tests out.
 package testserver
 
 import (
@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -25,8 +26,8 @@ import (
 // patience bounds every wait for a server. It is only ever used up by one that is broken.
 const patience = 30 * time.Second
 
-// Server is a running server. Its methods are for the goroutine of the test that it was started by, and
-// fail that test when they cannot do what they say.
+// Server is a running server. Its methods are for the goroutine of the test that started it, and fail that
+// test if they do not succeed.
 type Server struct {
 	// Addr is "127.0.0.1:port". It stays the same over a Restart.
 	Addr string
@@ -44,8 +45,8 @@ type Server struct {
 type kind struct {
 	program string
 	args    func(s *Server) []string
-	// pid asks the server that listens at addr for its process id. Asking who it is, and not only whether
-	// somebody answers, is what tells our server from a stranger that took the port first.
+	// pid asks the server that listens at addr for its process id. An answer alone does not prove that it is
+	// our server: another process may have taken the port first.
 	pid func(addr string) (int, error)
 	// spare is the distance to a second port that the server listens on, or 0.
 	spare int
@@ -65,8 +66,8 @@ func Memcached(tb testing.TB, args ...string) *Server {
 	return start(tb, memcachedKind, args)
 }
 
-// start looks for the program, finds a port and starts the server, on another port when somebody was
-// faster to take it.
+// start looks for the program, finds a port and starts the server. If another process takes the port first, it
+// tries again on another.
 func start(tb testing.TB, k kind, args []string) *Server {
 	tb.Helper()
 	path, err := exec.LookPath(k.program)
@@ -93,7 +94,7 @@ func start(tb testing.TB, k kind, args []string) *Server {
 	return s
 }
 
-// errExited says that the server ended before it answered, most likely because its port was taken.
+// errExited means that the server ended before it answered, most likely because its port was taken.
 var errExited = errors.New("exited before it answered")
 
 // launch starts the process and returns once it is this very process that answers at Addr. After an error
@@ -126,8 +127,8 @@ func (s *Server) launch() error {
 	return fmt.Errorf("%s does not answer at %s: %w: %s", s.kind.program, s.Addr, last, output)
 }
 
-// Stop kills the server, as a crash would: nothing is said to its clients but that their connections
-// end. It returns when the process is gone. Stopping a stopped server does nothing.
+// Stop kills the server, as a crash would: its clients see only that their connections end. It returns when
+// the process is gone. Stopping a stopped server does nothing.
 func (s *Server) Stop() {
 	if s.proc != nil {
 		s.proc.kill()
@@ -141,7 +142,7 @@ func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
 	var err error
-	// Somebody may have the port for a moment, for instance to see whether it is free.
+	// Another process may have the port for a moment, for instance to check whether it is free.
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err = s.launch(); err == nil || !errors.Is(err, errExited) {
 			break
@@ -153,14 +154,14 @@ func (s *Server) Restart() {
 }
 
 // Pause stops the process where it is (SIGSTOP). The kernel goes on accepting connections and bytes for
-// it, so to its clients it is a server that hangs. Continue ends the pause, and Stop and the end of the
-// test work on a paused server too.
+// it, so to its clients it is a server that hangs. Continue ends the pause. Stop and the end of the test
+// also work on a paused server.
 func (s *Server) Pause() {
 	s.tb.Helper()
 	s.signal("pause", (*process).pause)
 }
 
-// Continue lets a paused server go on with what has arrived meanwhile.
+// Continue ends a pause. The server then handles what has arrived meanwhile.
 func (s *Server) Continue() {
 	s.tb.Helper()
 	s.signal("continue", (*process).resume)
@@ -171,7 +172,11 @@ func (s *Server) signal(what string, send func(*process) error) {
 	if s.proc == nil {
 		s.tb.Fatalf("testserver: %s: %s is stopped", what, s.kind.program)
 	}
-	if err := send(s.proc); err != nil {
+	err := send(s.proc)
+	if errors.Is(err, errors.ErrUnsupported) && os.Getenv("LOCKER_TEST_SERVERS") != "require" {
+		s.tb.Skipf("%s cannot be paused on %s", s.kind.program, runtime.GOOS)
+	}
+	if err != nil {
 		s.tb.Fatalf("testserver: %s %s: %v", what, s.kind.program, err)
 	}
 }

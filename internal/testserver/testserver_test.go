@@ -20,7 +20,7 @@ import (
 // Bound for everything that is waited for: only a failing test uses it up.
 const long = 30 * time.Second
 
-// down says that nobody listens at addr.
+// down reports whether no process listens at addr.
 func down(addr string) bool {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err == nil {
