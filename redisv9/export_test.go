@@ -7,6 +7,7 @@ func SetLinger(l *Locker, d time.Duration) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
 	l.subs.linger = d
+	l.waiters.SetLinger(d)
 }
 
 // Feeds is how many connections l listens on.
@@ -32,11 +33,7 @@ func Channels(l *Locker) (n int) {
 }
 
 // GivingUp is how many places in line l is giving up.
-func GivingUp(l *Locker) int64 { return l.givingUp.Load() }
+func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }
 
 // Ghosts is how many places in queues l minds whose waiters have gone.
-func Ghosts(l *Locker) int {
-	l.inbox.mu.Lock()
-	defer l.inbox.mu.Unlock()
-	return len(l.inbox.ghosts)
-}
+func Ghosts(l *Locker) int { return l.waiters.Ghosts() }

@@ -5,11 +5,11 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
 
-// defaultTimeout is the timeout for calls of a client that has none.
-const defaultTimeout = 3 * time.Second
+const defaultTimeout = redislock.DefaultTimeout
 
 // limits describes a client's timeouts.
 type limits struct {

@@ -146,6 +146,6 @@ func TestAutoPipeliner(t *testing.T) {
 			assert.ErrorIs(t, err, errAutoPipeliner, "%s: %s", name, op)
 		}
 	}
-	assert.NoError(t, New(client).err)
-	assert.NoError(t, New(struct{ redis.UniversalClient }{client}).err, "another wrapper")
+	assert.NoError(t, New(client).waiters.Err)
+	assert.NoError(t, New(struct{ redis.UniversalClient }{client}).waiters.Err, "another wrapper")
 }

@@ -53,7 +53,6 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/inflight"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
@@ -68,25 +67,15 @@ import (
 // one of package redigo's; without an expiry it is held until it is deleted.
 type Locker struct {
 	client redis.UniversalClient
-	err    error  // what every operation returns: there is no client
 	prefix string // of the locks' keys, and of the channels on which their releases are announced
 	names  *redislock.Namespace
 	limits limits
-	server subscriber // makes the subscriptions, except on a Ring
-	alone  bool       // all keys of a lock and the fence counter are on one server, where a script may use them
-	// counted means that subscriptions are with the server that has the lock, so it can count them.
-	counted bool
-	old     atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+	server subscriber  // makes the subscriptions, except on a Ring
+	alone  bool        // all keys of a lock and the fence counter are on one server, where a script may use them
+	old    atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
 
-	roundTrip roundTrip
-
-	calls    inflight.Calls
-	subs     subscriptions
-	inbox    inbox
-	sweeps   sweeps
-	leavers  leavers
-	waiters  atomic.Uint64 // number of waiters so far
-	givingUp atomic.Int64  // number of waiters giving up their place in the queue
+	subs    subscriptions
+	waiters *redislock.Waiters
 }
 
 var (
@@ -126,45 +115,48 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		o.prefix = redislock.DefaultPrefix
 	}
 	l := &Locker{client: client, prefix: o.prefix}
-	looks := minLooks
-	switch c := client.(type) {
+	var c redislock.Config
+	switch client := client.(type) {
 	case nil:
-		l.err = errNoClient
+		c.Err = errNoClient
 	case *redis.Client:
-		if c == nil {
-			l.err = errNoClient
+		if client == nil {
+			c.Err = errNoClient
 			break
 		}
-		l.client, l.limits = limitsOfClient(c)
-		looks = looksOf(c.Options().PoolSize, c.Options().MaxActiveConns)
-		l.alone, l.counted = true, true
+		l.client, l.limits = limitsOfClient(client)
+		o := client.Options()
+		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
+		l.alone, c.Counted = true, true
 	case *redis.Ring:
-		if c == nil {
-			l.err = errNoClient
+		if client == nil {
+			c.Err = errNoClient
 			break
 		}
-		l.limits = limitsOfRing(c.Options())
-		looks = looksOf(complete(&redis.Options{PoolSize: c.Options().PoolSize}).PoolSize, c.Options().MaxActiveConns)
-		l.counted = true
+		o := client.Options()
+		l.limits = limitsOfRing(o)
+		c.MaxLooks = redislock.LooksOf(complete(&redis.Options{PoolSize: o.PoolSize}).PoolSize, o.MaxActiveConns)
+		c.Counted, c.Changes = true, true
 	case *redis.ClusterClient:
-		if c == nil {
-			l.err = errNoClient
+		if client == nil {
+			c.Err = errNoClient
 			break
 		}
-		l.limits = limitsOfCluster(c.Options())
-		looks = looksOf(c.Options().PoolSize, c.Options().MaxActiveConns)
+		o := client.Options()
+		l.limits = limitsOfCluster(o)
+		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
 	default:
 		if isAutoPipeliner(client) {
-			l.err = errAutoPipeliner
+			c.Err = errAutoPipeliner
 		}
 		l.limits = limitsOfUnknown()
 	}
 	l.names = redislock.NewNamespace(o.prefix, l.alone)
 	l.server = &anySubscriber{l.client}
 	l.subs.timeout = l.limits.io
-	_, isRing := l.client.(*redis.Ring)
-	l.inbox = inbox{subs: &l.subs, servers: l.servers, names: l.names, changes: isRing, haunted: l.leaveLater,
-		serverOf: l.serverOf, maxLooks: looks}
+	c.Inline, c.Unbounded = l.limits.inline, l.limits.unbounded
+	c.Names, c.Run, c.Hubs, c.ServerOf = l.names, l.run, l.hubs, l.serverOf
+	l.waiters = redislock.NewWaiters(c)
 	return l
 }
 
@@ -178,9 +170,9 @@ var (
 // request. It is refused when another token holds the lock or is next in the queue for it on this
 // Locker. When token holds the lock already, ttl replaces the remaining time.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	s := newSending(ctx, token)
-	return call(l, s, func() (bool, error) {
-		ms, err := milliseconds(ttl)
+	s := redislock.NewSending(ctx, token)
+	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
+		ms, err := redislock.Milliseconds(ttl)
 		if err != nil {
 			return false, err
 		}
@@ -188,26 +180,26 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	})
 }
 
-func (l *Locker) acquire(s *sending, keys redislock.Keys, ms int64) (bool, error) {
+func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
 	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	for range 3 {
 		// A Locker that has met a queue lately respects it; SET does not.
-		if l.old.Load() || l.inbox.busy.Load() {
+		if l.old.Load() || l.waiters.Busy() {
 			reply, err := l.run(redislock.Look, keys, s, ms)
 			if err != nil || reply == int64(1) {
 				return err == nil, err
 			}
-			return false, s.refused(l.limits.io, ttl)
+			return false, s.Refused(l.limits.io, ttl)
 		}
-		holder, err := l.client.Do(s.ctx, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
+		holder, err := l.client.Do(s.Ctx, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
 		switch {
 		case errors.Is(err, redis.Nil): // nobody held it: set
 			return true, nil
-		case err == nil && holder != s.token:
+		case err == nil && holder != s.Token:
 			if err := redislock.CheckHolder(holder); err != nil {
 				return false, err
 			}
-			return false, s.refused(l.limits.io, ttl)
+			return false, s.Refused(l.limits.io, ttl)
 		case err == nil: // it is ours
 			reply, err := l.run(redislock.Extend, keys, s, ms)
 			if err != nil || reply == int64(1) {
@@ -229,14 +221,14 @@ func (l *Locker) acquire(s *sending, keys redislock.Keys, ms int64) (bool, error
 // go-redis sent the request more than once to a single server, that is an error also if the last answer was yes: an earlier
 // one may arrive later and end the lock after ttl, whatever it was extended to since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
-	s := newSending(ctx, token)
-	return callInOrder(l, s, func() (bool, error) {
-		ms, err := milliseconds(ttl)
+	s := redislock.NewSending(ctx, token)
+	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
+		ms, err := redislock.Milliseconds(ttl)
 		if err != nil {
 			return false, err
 		}
 		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
-		if err == nil && reply == int64(1) && s.sends > 1 && l.alone { // on a Cluster it may have been redirected
+		if err == nil && reply == int64(1) && s.Sends() > 1 && l.alone { // on a Cluster it may have been redirected
 			err = errRepeated
 		}
 		return reply == int64(1) && err == nil, err
@@ -249,10 +241,10 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 // not hold the lock, Release reports true: an earlier copy may have released it, and in any case
 // token does not hold it.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
-	s := newSending(ctx, token)
-	return callInOrder(l, s, func() (bool, error) {
-		freed, err := l.release(l.names.Keys(key), s)
-		return err == nil && (freed.Released || s.sends > 1), err
+	s := redislock.NewSending(ctx, token)
+	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
+		freed, err := l.waiters.Release(l.names.Keys(key), s)
+		return err == nil && (freed.Released || s.Sends() > 1), err
 	})
 }
 
@@ -262,8 +254,8 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 // unless the server's clock is behind the one that minted the last number. Fence takes one request, two
 // on a Ring or a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	s := newSending(ctx, token)
-	fence, err = callInOrder(l, s, func() (uint64, error) {
+	s := redislock.NewSending(ctx, token)
+	fence, err = redislock.CallInOrder(&l.waiters.Caller, s, func() (uint64, error) {
 		counter, lock := l.names.FenceCounter(), l.prefix+key
 		if l.alone {
 			return redislock.ParseFence(l.eval(redislock.Fence, counter, lock, s))

@@ -151,9 +151,3 @@ func isRefusal(err error) bool {
 }
 
 func (c *conn) Close() error { return c.pubsub.Close() }
-
-func (s *subscriptions) testLinger() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.linger
-}

@@ -1,22 +1,13 @@
 package redisv9
 
 import (
-	"container/list"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
-)
-
-const (
-	margin   = 2 * time.Millisecond // a grant's deadline is early by the rounding of two times
-	askAgain = time.Second          // the server of a lock may have changed while a waiter asks to look
-	lateMax  = 3                    // how many grants may come too late before one is returned as it is
 )
 
 // Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in Redis and
@@ -41,7 +32,7 @@ const (
 // Ring and Cluster.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
 	keys := l.names.Keys(key)
-	ms, err := milliseconds(ttl)
+	ms, err := redislock.Milliseconds(ttl)
 	switch {
 	case ctx.Err() != nil:
 		return time.Time{}, ctx.Err()
@@ -49,204 +40,50 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		return time.Time{}, err
 	case keys.Queue == "":
 		return time.Time{}, errNoQueue
+	case l.waiters.Busy():
+		return l.waiters.Wait(ctx, key, keys, token, ttl, false)
 	}
-	w := &waiting{key: key, keys: keys, ttl: ttl}
-	w.entry.TTL = ms
-	if l.inbox.busy.Load() {
-		return l.waitInQueue(ctx, w, token)
-	}
-	s := newSending(ctx, token)
-	acquired, err := call(l, s, func() (bool, error) {
+	s := redislock.NewSending(ctx, token)
+	acquired, err := redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
 		// The queue's script will find the holder, which may be this token. So the reply need not
 		// name it, which spares go-redis an error for a nil reply.
-		set := redis.NewBoolCmd(s.ctx, "set", keys.Lock, s, "px", ms, "nx")
+		set := redis.NewBoolCmd(s.Ctx, "set", keys.Lock, s, "px", ms, "nx")
 		sent := time.Now()
-		err := l.client.Process(s.ctx, set)
-		s.answered = err == nil && s.sends == 1
+		err := l.client.Process(s.Ctx, set)
+		s.Came(err)
 		if err == nil {
-			l.roundTrip.add(time.Since(sent))
+			l.waiters.RoundTrip.Add(time.Since(sent))
 		}
 		if err == nil && !set.Val() {
-			err = s.refused(l.limits.io, l.limits.io)
+			err = s.Refused(l.limits.io, l.limits.io)
 		}
 		return err == nil && set.Val(), err
 	})
 	switch {
 	case acquired:
-		return s.first.Add(ttl), nil
+		return s.First().Add(ttl), nil
 	case err == nil:
-		w.isHeld = true
-		return l.waitInQueue(ctx, w, token)
-	case l.err == nil && !s.isUnsent():
-		l.giveUp(ctx, keys, s, nil, false)
+		return l.waiters.Wait(ctx, key, keys, token, ttl, true)
 	}
+	l.waiters.GiveUp(ctx, keys, s)
 	return time.Time{}, err
 }
 
 var errNoQueue = fmt.Errorf("the name has a } but no hash tag, so its queue cannot be in its slot: %w",
 	errors.ErrUnsupported)
 
-// waiting is one Wait that has to stand in the queue.
-type waiting struct {
-	key   string
-	keys  redislock.Keys
-	ttl   time.Duration
-	entry redislock.Entry
-	id    string        // the entry's
-	claim time.Duration // that the entry asks for while it cannot be granted the lock at once
-	sent  string        // the entry as it was sent last
-
-	isHeld bool // the lock was seen to be held by another
-	joined bool // a request for a place was answered
-	unsure bool // a request without an answer may yet put the entry in the queue
-
-	// A moment on this process's clock, and what the server's clock said then or later; and the
-	// ticket of that time.
-	asked  time.Time
-	server redislock.ServerTime
-	ticket string
-
-	unheard int    // the box's epoch in which the server did not count it; 0: none
-	number  uint64 // in the order in which waiters came
-	box     *box
-	mail    chan redislock.Message // the last one
-	turn    chan struct{}          // it may look now
-
-	// Guarded by the inbox's lock:
-	asks                  *list.Element // its place in its lane; nil: it does not ask to look
-	lane                  *lane         // in which it asks, or asked last
-	isUrgent              bool          // as it asks, or asked last
-	mayLook, looked, gone bool
-	isFirst               bool          // in the queue, as far as is known
-	place                 *list.Element // among its peers
-}
-
-// told takes a message, of which only the last counts, but a Head says less than any other. The
-// inbox's lock is held.
-func (w *waiting) told(m redislock.Message) {
-	select {
-	case last := <-w.mail:
-		if m.Kind == redislock.Head {
-			m = last
-		}
-	default:
-	}
-	w.mail <- m
-}
-
-// waitInQueue joins the queue and waits for its turn.
-func (l *Locker) waitInQueue(ctx context.Context, w *waiting, token string) (time.Time, error) {
-	if l.err != nil {
-		return time.Time{}, l.err
-	}
-	w.entry.Nonce, w.entry.Token = rand.Text(), redislock.EncodeToken(token)
-	w.id, w.claim = w.entry.ID(), l.roundTrip.claim()
-	w.number = l.waiters.Add(1)
-	w.mail, w.turn = make(chan redislock.Message, 1), make(chan struct{}, 1)
-	// It joins before the channel is subscribed to: its place in the queue is that of its request.
-	l.inbox.enter(ctx, w)
-	defer l.inbox.leave(w)
-
-	var pace redislock.Pace
-	next := time.NewTimer(redislock.LookAgain) // when to look, if nothing is heard
-	defer next.Stop()
-	var s *sending // the last request
-	var hears bool // when it was sent
-	for late, look := 0, true; ; {
-		for look {
-			look = false
-			live, epoch := w.box.hears()
-			hears = live && w.unheard != epoch
-			s = newSending(ctx, token)
-			place, err := l.look(s, w, hears)
-			l.inbox.looked(w)
-			switch {
-			case err != nil:
-				if w.joined || !s.isUnsent() && !s.isForeign(err) {
-					l.giveUp(ctx, w.keys, s, w, w.unsure)
-				}
-				if w.isHeld && ctx.Err() != nil {
-					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
-				}
-				return time.Time{}, err
-			case place.Acquired:
-				l.served(w, s)
-				return s.first.Add(w.ttl), nil
-			}
-			if place.IsNew && w.joined { // its place was lost, as may be those of others
-				l.inbox.mistrust(w)
-			}
-			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
-			w.asked, w.server, w.ticket = s.first, place.Time, place.Ticket
-			next.Reset(pace.After(place, hears))
-			l.inbox.placed(w, place.Left, place.Rank)
-			if place.Unheard { // it is subscribed to another server, behind a proxy for instance
-				w.unheard, look = epoch, true
-			}
-		}
-		select {
-		case m := <-w.mail:
-			switch {
-			case m.Kind == redislock.Head && m.Ticket == w.ticket:
-				l.inbox.placed(w, m.Left, 0)
-				if hears {
-					next.Reset(pace.Told(m.Left))
-				}
-			case m.Kind == redislock.Granted && w.isTrue(m):
-				// When it comes too late, the lock is gone, or about to go. With a ttl that is too
-				// short for this server, that would go on for ever.
-				late++
-				deadline := w.asked.Add(time.Duration(m.Time-w.server) + w.ttl - margin)
-				if ctx.Err() == nil && (time.Now().Before(deadline) || late > lateMax) {
-					l.served(w, s)
-					return deadline, nil
-				}
-				look = true
-			case m.Kind == redislock.Dropped:
-				l.inbox.ask(w) // many may have been dropped at once
-			default:
-				// A claim, or a grant that it has lost since: the server has said after it that the
-				// lock is another's.
-				look = true
-			}
-		case <-w.turn:
-			look = true
-		case <-next.C:
-			l.inbox.ask(w)
-			next.Reset(askAgain)
-		case <-ctx.Done():
-			l.giveUp(ctx, w.keys, s, w, w.unsure)
-			return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
-		}
-	}
-}
-
-// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue if it
-// is not there.
-func (l *Locker) look(s *sending, w *waiting, hears bool) (redislock.Place, error) {
-	claim := w.claim
-	if hears && l.counted {
-		claim = 0
-	}
-	entry, former := w.entry.String(claim), w.sent
-	if former == entry {
-		former = ""
-	}
-	w.sent = entry
-	return call(l, s, func() (redislock.Place, error) {
-		reply, err := l.run(redislock.Look, w.keys, s, w.entry.TTL, entry, former)
-		s.answered = err == nil && s.sends == 1
-		if err != nil {
-			return redislock.Place{}, err
-		}
-		return redislock.ParsePlace(reply)
+// serverOf returns what stands for the server of a lock: on a Cluster its master, as far as is known,
+// and otherwise nil. The client must have been used: then there is no request.
+func (l *Locker) serverOf(lock string) any {
+	c, ok := l.client.(interface {
+		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	})
-}
-
-// isTrue reports whether a grant is of use. If it came before the last answer, the lock was another's after it. The
-// time from that answer to the grant cannot be longer than what has passed here since it was asked for: the server's
-// clock was set, or it is another server's, and how old the grant is cannot be told.
-func (w *waiting) isTrue(m redislock.Message) bool {
-	since := time.Duration(m.Time - w.server)
-	return m.Ticket == w.ticket && since >= 0 && since <= time.Since(w.asked)+margin
+	if !ok {
+		return nil
+	}
+	master, err := c.MasterForKey(context.Background(), lock)
+	if err != nil {
+		return nil
+	}
+	return master
 }

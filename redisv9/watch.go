@@ -34,8 +34,8 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 
 // hubs returns what listens on every server on which a channel's messages may be published.
 func (l *Locker) hubs(ctx context.Context) ([]*pubsub.Hub, error) {
-	if l.err != nil {
-		return nil, l.err
+	if l.waiters.Err != nil {
+		return nil, l.waiters.Err
 	}
 	servers, err := l.servers(ctx)
 	if err != nil {

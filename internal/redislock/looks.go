@@ -1,10 +1,7 @@
-package redisv9
+package redislock
 
 import (
 	"container/list"
-	"context"
-
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -23,28 +20,12 @@ type lane struct {
 	others list.List
 }
 
-// looksOf is how many looks may be under way with a pool of connections to one server.
-func looksOf(poolSize, maxActive int) int {
+// LooksOf is how many looks may be under way with a pool of connections to one server.
+func LooksOf(poolSize, maxActive int) int {
 	if maxActive > 0 {
 		poolSize = min(poolSize, maxActive)
 	}
 	return max(poolSize/2, minLooks)
-}
-
-// serverOf returns what stands for the server of a lock: on a Cluster its master, as far as is known,
-// and otherwise nil. The client must have been used: then there is no request.
-func (l *Locker) serverOf(lock string) any {
-	c, ok := l.client.(interface {
-		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
-	})
-	if !ok {
-		return nil
-	}
-	master, err := c.MasterForKey(context.Background(), lock)
-	if err != nil {
-		return nil
-	}
-	return master
 }
 
 // ask has w look when it is its turn to. A waiter that is the first in its queue, or may be, goes
@@ -100,7 +81,7 @@ func (i *inbox) withdrawLocked(w *waiting) {
 }
 
 func (i *inbox) permitLocked(c *lane) {
-	for c.looks < i.maxLooks && c.urgent.Len()+c.others.Len() > 0 {
+	for c.looks < max(i.MaxLooks, minLooks) && c.urgent.Len()+c.others.Len() > 0 {
 		from := &c.urgent
 		if c.urgent.Len() == 0 || c.others.Len() > 0 && c.turns%(urgently+1) == urgently {
 			from = &c.others

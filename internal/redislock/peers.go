@@ -1,16 +1,14 @@
-package redisv9
+package redislock
 
 import (
 	"container/list"
 	"time"
-
-	"github.com/golockers/locker/internal/redislock"
 )
 
 // peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the
 // holder's time, in case that the holder and all before it in the queue have gone together, as when
 // the process of several waiters dies. It does so once a second at most, and not while it is the
-// first in the queue: then [redislock.Pace] has it look anyway. The others look for this only when
+// first in the queue: then [Pace] has it look anyway. The others look for this only when
 // it has left.
 //
 // The inbox's lock guards all of it.
@@ -59,7 +57,7 @@ func (i *inbox) placed(w *waiting, left time.Duration, rank int64) {
 	defer i.mu.Unlock()
 	w.isFirst = rank == 0
 	if p := i.peers[w.key]; p.waiters.Front() == w.place {
-		i.lookAtLocked(p, time.Now().Add(redislock.After(left, rank)))
+		i.lookAtLocked(p, time.Now().Add(After(left, rank)))
 	}
 }
 

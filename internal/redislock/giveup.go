@@ -1,12 +1,10 @@
-package redisv9
+package redislock
 
 import (
 	"context"
 	"crypto/rand"
 	"sync"
 	"time"
-
-	"github.com/golockers/locker/internal/redislock"
 )
 
 const (
@@ -18,6 +16,13 @@ const (
 	maxSweeps  = 256                  // how many keys a Locker looks after that it has released
 )
 
+// GiveUp releases a lock that last may have taken, or may yet take, in the background.
+func (ws *Waiters) GiveUp(ctx context.Context, keys Keys, last *Sending) {
+	if ws.Err == nil && !last.isUnsent() {
+		ws.giveUp(ctx, keys, last, nil, false)
+	}
+}
+
 // giveUp takes w's entry out of the queue in the background, and releases the lock if it was
 // granted. One request does that for sure when all requests for them have been answered; otherwise
 // one may be under way that takes the lock, or puts the entry in the queue, later, also after an
@@ -26,26 +31,26 @@ const (
 // An entry that may have stayed in the queue may be handed the lock: so from the beginning the
 // inbox minds its ghost, and releases the lock at once. The inbox forgets it when the entry
 // certainly is gone.
-func (l *Locker) giveUp(ctx context.Context, keys redislock.Keys, last *sending, w *waiting, unsure bool) {
+func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *waiting, unsure bool) {
 	var entries [2]string
 	var g *ghost
 	if w != nil {
 		entries = [2]string{w.entry.String(0), w.entry.String(w.claim)}
-		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.token, ttl: w.ttl}
-		l.inbox.haunt(w, g)
+		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.Token, ttl: w.ttl}
+		ws.inbox.haunt(w, g)
 	}
 	go func() {
-		defer l.givingUp.Add(-1)
-		mayRepeat := l.givingUp.Add(1) <= maxUnsure
+		defer ws.givingUp.Add(-1)
+		mayRepeat := ws.givingUp.Add(1) <= maxUnsure
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpFor)
 		defer cancel()
 		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
-			s := &sending{ctx: ctx, token: last.token}
-			freed, err := callInOrder(l, s, func() (redislock.Freed, error) {
+			s := &Sending{Ctx: ctx, Token: last.Token}
+			freed, err := CallInOrder(&ws.Caller, s, func() (Freed, error) {
 				if w == nil {
-					return l.release(keys, s)
+					return ws.Release(keys, s)
 				}
-				return l.release(keys, s, entries[0], entries[1])
+				return ws.Release(keys, s, entries[0], entries[1])
 			})
 			// In order, that is after the last request has come back: only now may it be asked.
 			if g != nil && last.isOver() && !unsure {
@@ -53,13 +58,13 @@ func (l *Locker) giveUp(ctx context.Context, keys redislock.Keys, last *sending,
 			}
 			if err == nil && (freed.Released && w == nil || g != nil && g.isOver.Load()) {
 				if g != nil {
-					l.inbox.bury(g)
+					ws.inbox.bury(g)
 				}
 				return
 			}
 			if !mayRepeat || !sleep(ctx, rest) {
 				if err != nil && g != nil {
-					l.leaveLater(g)
+					ws.leaveLater(g)
 				}
 				return
 			}
@@ -69,26 +74,26 @@ func (l *Locker) giveUp(ctx context.Context, keys redislock.Keys, last *sending,
 
 // served minds the entry of a waiter that has the lock, if a request without an answer may yet put
 // it in the queue again: whatever is granted to it then is released at once.
-func (l *Locker) served(w *waiting, last *sending) {
+func (ws *Waiters) served(w *waiting, last *Sending) {
 	if !w.unsure && last.answered {
 		return
 	}
 	g := &ghost{keys: w.keys, entries: [2]string{w.entry.String(0), w.entry.String(w.claim)},
-		nonce: w.entry.Nonce, id: w.id, token: last.token, ttl: w.ttl, isServed: true, ticket: w.ticket}
-	if l.inbox.hauntServed(g) {
-		time.AfterFunc(ghostLife, func() { l.inbox.bury(g) })
+		nonce: w.entry.Nonce, id: w.id, token: last.Token, ttl: w.ttl, isServed: true, ticket: w.ticket}
+	if ws.inbox.hauntServed(g) {
+		time.AfterFunc(ghostLife, func() { ws.inbox.bury(g) })
 	}
 }
 
-// release runs the script of that name, and sees to it that the queue goes on.
-func (l *Locker) release(keys redislock.Keys, s *sending, args ...any) (redislock.Freed, error) {
-	reply, err := l.run(redislock.Release, keys, s, args...)
+// Release runs the script of that name, and sees to it that the queue goes on.
+func (ws *Waiters) Release(keys Keys, s *Sending, args ...any) (Freed, error) {
+	reply, err := ws.run(Release, keys, s, args...)
 	if err != nil {
-		return redislock.Freed{}, err
+		return Freed{}, err
 	}
-	freed, err := redislock.ParseFreed(reply)
+	freed, err := ParseFreed(reply)
 	if err == nil && freed.SweepIn >= 0 {
-		l.sweepLater(keys, freed.SweepIn)
+		ws.sweepLater(keys, freed.SweepIn)
 	}
 	return freed, err
 }
@@ -101,8 +106,8 @@ type sweeps struct {
 	pending map[string]struct{}
 }
 
-func (l *Locker) sweepLater(keys redislock.Keys, after time.Duration) {
-	p := &l.sweeps
+func (ws *Waiters) sweepLater(keys Keys, after time.Duration) {
+	p := &ws.sweeps
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ok := p.pending[keys.Lock]; ok || len(p.pending) >= maxSweeps {
@@ -118,12 +123,12 @@ func (l *Locker) sweepLater(keys redislock.Keys, after time.Duration) {
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 		defer cancel()
-		reply, err := l.run(redislock.Sweep, keys, &sending{ctx: ctx, token: rand.Text()})
+		reply, err := ws.run(Sweep, keys, &Sending{Ctx: ctx, Token: rand.Text()})
 		if err != nil {
 			return
 		}
-		if freed, err := redislock.ParseFreed(reply); err == nil && freed.SweepIn >= 0 {
-			l.sweepLater(keys, freed.SweepIn)
+		if freed, err := ParseFreed(reply); err == nil && freed.SweepIn >= 0 {
+			ws.sweepLater(keys, freed.SweepIn)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package redisv9
+package redislock
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/pubsub"
-	"github.com/golockers/locker/internal/redislock"
 )
 
 const (
@@ -17,20 +16,15 @@ const (
 
 // inbox is where a Locker hears of its waiters' turns: on a channel of its own, which all its
 // waiters share. This file is all that knows of subscriptions. A channel that cannot be had keeps
-// nobody from waiting: see [redislock.Pace].
+// nobody from waiting: see [Pace].
 //
 // It also paces the looks that nobody asked for by a message: a few at once at each server, however
 // many waiters there are, so that they do not fight for the client's connections.
 type inbox struct {
-	subs    *subscriptions
-	servers func(ctx context.Context) ([]subscriber, error)
-	names   *redislock.Namespace
-	changes bool         // servers may return others the next time
+	Source
+	names   *Namespace
 	haunted func(*ghost) // a message came for a ghost; must not block
 	busy    atomic.Bool  // somebody waits, or did a moment ago
-
-	serverOf func(lock string) any // see looks.go
-	maxLooks int                   // under way at one server
 
 	mu      sync.Mutex
 	current *box                // for those who come
@@ -42,14 +36,30 @@ type inbox struct {
 	mistrusted time.Time // when waiters were asked to look because one had lost its place
 }
 
+// Source is where a Locker hears of its waiters' turns.
+type Source struct {
+	Hubs     func(ctx context.Context) ([]*pubsub.Hub, error) // of the servers to listen to
+	Changes  bool                                             // Hubs may return others the next time
+	ServerOf func(lock string) any                            // stands for the server of a lock; nil: there is one
+	MaxLooks int                                              // under way at one server; see [LooksOf]
+	Linger   time.Duration                                    // of a channel after its last waiter; 0: ten seconds
+}
+
+func (s *Source) serverOf(lock string) any {
+	if s.ServerOf == nil {
+		return nil
+	}
+	return s.ServerOf(lock)
+}
+
 // box is one channel. It is given up when its last waiter has been gone for a while, or at once
 // when it is retired.
 type box struct {
-	inbox   *inbox
-	name    string
-	servers []subscriber
-	subs    pubsub.Set // one for each server
-	epoch   atomic.Int64
+	inbox *inbox
+	name  string
+	hubs  []*pubsub.Hub
+	subs  pubsub.Set // one for each hub
+	epoch atomic.Int64
 
 	// Guarded by the inbox's lock:
 	waiters int
@@ -58,9 +68,9 @@ type box struct {
 
 // enter makes w hear of its turns.
 func (i *inbox) enter(ctx context.Context, w *waiting) {
-	var servers []subscriber
-	if i.changes {
-		servers, _ = i.servers(ctx) // none: then w cannot hear
+	var hubs []*pubsub.Hub
+	if i.Changes {
+		hubs, _ = i.Hubs(ctx) // none: then w cannot hear
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -68,15 +78,15 @@ func (i *inbox) enter(ctx context.Context, w *waiting) {
 		i.waiting = make(map[string]*waiting)
 	}
 	b := i.current
-	if b != nil && i.changes && !sameServers(b.servers, servers) {
+	if b != nil && i.Changes && !sameHubs(b.hubs, hubs) {
 		i.retireLocked(b)
 		b = nil
 	}
 	if b == nil {
-		if !i.changes {
-			servers, _ = i.servers(ctx)
+		if !i.Changes {
+			hubs, _ = i.Hubs(ctx)
 		}
-		b = i.newBoxLocked(servers)
+		b = i.newBoxLocked(hubs)
 	}
 	b.waiters++
 	if b.idle != nil {
@@ -90,9 +100,9 @@ func (i *inbox) enter(ctx context.Context, w *waiting) {
 
 // newBoxLocked begins to listen on a new channel. Its waiters look when that is live: until then they may have missed
 // something.
-func (i *inbox) newBoxLocked(servers []subscriber) *box {
-	b := &box{inbox: i, name: i.names.NewChannel(), servers: servers}
-	for _, h := range i.subs.on(servers) {
+func (i *inbox) newBoxLocked(hubs []*pubsub.Hub) *box {
+	b := &box{inbox: i, name: i.names.NewChannel(), hubs: hubs}
+	for _, h := range hubs {
 		b.subs = append(b.subs, h.Join(b.name, b))
 	}
 	i.current = b
@@ -106,16 +116,16 @@ func (i *inbox) newBoxLocked(servers []subscriber) *box {
 	return b
 }
 
-// sameServers reports whether a and b, without duplicates, are the same in any order.
-func sameServers(a, b []subscriber) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(s subscriber) bool { return !slices.Contains(b, s) })
+// sameHubs reports whether a and b, without duplicates, are the same in any order.
+func sameHubs(a, b []*pubsub.Hub) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(h *pubsub.Hub) bool { return !slices.Contains(b, h) })
 }
 
 // leave ends what enter began.
 func (i *inbox) leave(w *waiting) {
 	linger := boxLinger
-	if d := i.subs.testLinger(); d > 0 {
-		linger = min(linger, d)
+	if i.Linger > 0 {
+		linger = min(linger, i.Linger)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -181,7 +191,7 @@ func (b *box) hears() (live bool, epoch int) {
 
 // Message takes what is published on the channel.
 func (b *box) Message(payload string) {
-	m, ok := redislock.ParseMessage(payload)
+	m, ok := ParseMessage(payload)
 	if !ok {
 		return
 	}
@@ -192,7 +202,7 @@ func (b *box) Message(payload string) {
 		if !m.IsForged(w.entry.Nonce) { // which must not displace a true one
 			w.told(m)
 		}
-	} else if g, ok := i.ghosts[m.ID]; ok && m.Kind != redislock.Dropped && g.isMeant(m) {
+	} else if g, ok := i.ghosts[m.ID]; ok && m.Kind != Dropped && g.isMeant(m) {
 		i.haunted(g)
 	}
 }
@@ -225,7 +235,7 @@ func (b *box) askAll(isMeant func(*waiting) bool) {
 // lost theirs, and then say the same: so not more often than waiters look anyway.
 func (i *inbox) mistrust(w *waiting) {
 	i.mu.Lock()
-	again := time.Since(i.mistrusted) < redislock.LookAgain
+	again := time.Since(i.mistrusted) < LookAgain
 	if !again {
 		i.mistrusted = time.Now()
 	}

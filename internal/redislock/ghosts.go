@@ -1,4 +1,4 @@
-package redisv9
+package redislock
 
 import (
 	"context"
@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/golockers/locker/internal/redislock"
-	"github.com/redis/go-redis/v9"
+	"github.com/golockers/locker/internal/pubsub"
 )
 
 const (
@@ -20,7 +19,7 @@ const (
 // no one but this process can release it before it expires.
 type ghost struct {
 	box     *box
-	keys    redislock.Keys
+	keys    Keys
 	entries [2]string
 	nonce   string
 	id      string // set by haunt
@@ -40,7 +39,7 @@ type ghost struct {
 
 // isMeant reports whether a message is for an entry that is in the queue since the waiter has gone.
 // What served the waiter must not have its lock released, though it comes again or late.
-func (g *ghost) isMeant(m redislock.Message) bool {
+func (g *ghost) isMeant(m Message) bool {
 	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
 }
 
@@ -116,11 +115,11 @@ type leavers struct {
 
 // leaveLater releases the lock if it was granted to a ghost, and takes its entry out of the queue if
 // it is there. No one else does, so this is tried until the lock's ttl has passed.
-func (l *Locker) leaveLater(g *ghost) {
+func (ws *Waiters) leaveLater(g *ghost) {
 	if g.leaving.Swap(true) {
 		return
 	}
-	p := &l.leavers
+	p := &ws.leavers
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if g.since.IsZero() {
@@ -129,25 +128,25 @@ func (l *Locker) leaveLater(g *ghost) {
 	p.ghosts = append(p.ghosts, g)
 	if p.workers < maxLeave {
 		p.workers++
-		go l.leave()
+		go ws.leave()
 	}
 }
 
-func (l *Locker) leave() {
-	p := &l.leavers
+func (ws *Waiters) leave() {
+	p := &ws.leavers
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.ghosts) > 0 {
 		g := p.ghosts[0]
 		p.ghosts = p.ghosts[1:]
 		p.mu.Unlock()
-		err := l.leaveNow(g)
+		err := ws.leaveNow(g)
 		p.mu.Lock()
 		switch {
-		case err == nil, errors.Is(err, redis.ErrClosed), time.Since(g.since) > max(g.ttl, giveUpFor):
+		case err == nil, errors.Is(err, pubsub.ErrClosed), time.Since(g.since) > max(g.ttl, giveUpFor):
 			g.since = time.Time{}
 		default:
-			time.AfterFunc(g.rest, func() { l.leaveLater(g) })
+			time.AfterFunc(g.rest, func() { ws.leaveLater(g) })
 			g.rest = min(4*g.rest, giveUpMost)
 		}
 	}
@@ -155,16 +154,16 @@ func (l *Locker) leave() {
 	p.ghosts = nil
 }
 
-func (l *Locker) leaveNow(g *ghost) error {
+func (ws *Waiters) leaveNow(g *ghost) error {
 	g.leaving.Store(false) // another message may come from here on
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 	defer cancel()
-	s := &sending{ctx: ctx, token: g.token}
-	_, err := call(l, s, func() (redislock.Freed, error) {
-		return l.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
+	s := &Sending{Ctx: ctx, Token: g.token}
+	_, err := Call(&ws.Caller, s, func() (Freed, error) {
+		return ws.Release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
 	})
 	if err == nil && g.isOver.Load() {
-		l.inbox.bury(g)
+		ws.inbox.bury(g)
 	}
 	return err
 }

@@ -1,0 +1,160 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/inflight"
+)
+
+// Sending is an encoded token on its way to the server, perhaps more than once: a client may repeat
+// a request whose reply was lost without telling, but go-redis asks for the bytes each time. Once
+// Ctx has ended there are none, so that nothing is sent for a caller who has gone.
+type Sending struct {
+	Ctx   context.Context
+	Token string // encoded
+
+	sends int       // how often the token may have left the process
+	first time.Time // when it first did; until then, when it was made
+	bytes [32]byte  // room for a token of usual length
+
+	answered bool // it was sent once and came back with an answer
+}
+
+// NewSending returns a Sending of a token that is not encoded yet.
+func NewSending(ctx context.Context, token string) *Sending {
+	return &Sending{Ctx: ctx, Token: EncodeToken(token), first: time.Now()}
+}
+
+// Sends returns how often the token may have left the process.
+func (s *Sending) Sends() int { return s.sends }
+
+// First returns when the token first left the process.
+func (s *Sending) First() time.Time { return s.first }
+
+// Undo takes back a request to which the server replied that it did nothing.
+func (s *Sending) Undo() { s.sends-- }
+
+// Came records the outcome of a request.
+func (s *Sending) Came(err error) { s.answered = err == nil && s.sends == 1 }
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (s *Sending) MarshalBinary() ([]byte, error) {
+	if err := s.Ctx.Err(); err != nil {
+		return nil, err // as it is: go-redis must not take it for one that passes
+	}
+	if s.sends++; s.sends == 1 {
+		s.first = time.Now()
+	}
+	return append(s.bytes[:0], s.Token...), nil
+}
+
+// isOver says that nothing of it is still to come, once the call has returned.
+func (s *Sending) isOver() bool { return s.answered || s.sends == 0 }
+
+// isUnsent says that it certainly never left the process. The call has returned, but may have been
+// left behind: then nobody knows.
+func (s *Sending) isUnsent() bool { return s.Ctx.Err() == nil && s.sends == 0 }
+
+// isForeign reports whether it certainly did nothing, because the lock is a foreign one.
+func (s *Sending) isForeign(err error) bool {
+	return errors.Is(err, ErrForeign) && s.Ctx.Err() == nil && s.sends == 1
+}
+
+// String is what hooks that log commands show.
+func (s *Sending) String() string { return s.Token }
+
+// Refused is the error, if any, of an attempt that the last request says was refused. An earlier
+// request that timed out may be waiting before the server yet, and take the lock when it is free.
+// Or it took the lock, whose ttl has passed since.
+func (s *Sending) Refused(timeout, ttl time.Duration) error {
+	if since := time.Since(s.first); s.sends > 1 && since >= min(timeout, ttl) {
+		return fmt.Errorf("refused, but the first of %d requests went %v ago without an answer, "+
+			"and may have taken the lock in the meantime, or may yet", s.sends, since)
+	}
+	return nil
+}
+
+// Caller runs the operations of a Locker. The zero value is for a client that honors contexts.
+type Caller struct {
+	Err       error         // what every operation returns: there is no client
+	Inline    time.Duration // see [inflight.Do]
+	Unbounded bool          // the client has no timeout, so calls have [DefaultTimeout]
+
+	calls inflight.Calls
+}
+
+// DefaultTimeout is the timeout for calls of a client that has none.
+const DefaultTimeout = 3 * time.Second
+
+// Call runs an operation for s's token under s's ctx, as [inflight.Do] does.
+func Call[T any](c *Caller, s *Sending, f func() (T, error)) (T, error) {
+	return callAfter(c, s, false, f)
+}
+
+// CallInOrder is Call behind whatever a caller has left behind for the token.
+func CallInOrder[T any](c *Caller, s *Sending, f func() (T, error)) (T, error) {
+	return callAfter(c, s, true, f)
+}
+
+func callAfter[T any](c *Caller, s *Sending, inOrder bool, f func() (T, error)) (T, error) {
+	caller := s.Ctx
+	if c.Unbounded {
+		var cancel context.CancelFunc
+		s.Ctx, cancel = context.WithTimeout(caller, DefaultTimeout)
+		defer cancel()
+	}
+	err := c.Err
+	if err == nil && inOrder {
+		err = c.calls.Wait(s.Ctx, s.Token)
+	}
+	if err == nil {
+		var v T
+		if v, err = inflight.Do(s.Ctx, &c.calls, s.Token, c.Inline, f); err == nil {
+			return v, nil
+		}
+	}
+	if s.Ctx.Err() != nil && caller.Err() == nil {
+		err = errNoReply
+	}
+	var zero T
+	return zero, err
+}
+
+var errNoReply = errors.New("no reply within 3 seconds, and the client has no timeout of its own")
+
+// RoundTrip is how long a Locker's requests take, smoothed. It grows faster than it shrinks, since
+// a claim that is too short is lost, and one that is too long is made anyway.
+type RoundTrip struct{ ns atomic.Int64 }
+
+func (r *RoundTrip) Add(d time.Duration) {
+	old := r.ns.Load()
+	weight := int64(8)
+	switch {
+	case old == 0:
+		weight = 1
+	case int64(d) > old:
+		weight = 2
+	}
+	r.ns.CompareAndSwap(old, old+(int64(d)-old)/weight) // of several at once, one does
+}
+
+// claim returns how long a waiter needs to claim a lock.
+func (r *RoundTrip) claim() time.Duration { return Claim(time.Duration(r.ns.Load())) }
+
+// Milliseconds validates a ttl and rounds it up. The longest time.Duration is 292 years, which Redis can count from any
+// year.
+func Milliseconds(ttl time.Duration) (int64, error) {
+	if ttl <= 0 {
+		return 0, fmt.Errorf("%w: %v", locker.ErrInvalidTTL, ttl)
+	}
+	ms := ttl.Milliseconds()
+	if ttl%time.Millisecond > 0 {
+		ms++
+	}
+	return ms, nil
+}

@@ -1,0 +1,242 @@
+package redislock
+
+import (
+	"container/list"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+const (
+	margin   = 2 * time.Millisecond // a grant's deadline is early by the rounding of two times
+	askAgain = time.Second          // the server of a lock may have changed while a waiter asks to look
+	lateMax  = 3                    // how many grants may come too late before one is returned as it is
+)
+
+// Waiters are the waiters of one Locker. [NewWaiters] makes them.
+type Waiters struct {
+	Caller
+	RoundTrip RoundTrip // the adapter adds to it
+
+	run      func(script Script, keys Keys, s *Sending, args ...any) (any, error)
+	counted  bool
+	inbox    inbox
+	sweeps   sweeps
+	leavers  leavers
+	number   atomic.Uint64 // of waiters so far
+	givingUp atomic.Int64  // waiters giving up their place in the queue
+}
+
+// Config is what Waiters need of an adapter.
+type Config struct {
+	Err       error         // see [Caller]
+	Inline    time.Duration // see [Caller]
+	Unbounded bool          // see [Caller]
+	Source
+	Names *Namespace
+	// Run runs a script on a lock, with s as its first argument, and returns its reply.
+	Run func(script Script, keys Keys, s *Sending, args ...any) (any, error)
+	// Counted means that subscriptions are with the server that has the lock, so it can count them.
+	Counted bool
+}
+
+// NewWaiters returns the waiters of a Locker.
+func NewWaiters(c Config) *Waiters {
+	ws := &Waiters{run: c.Run, counted: c.Counted}
+	ws.Err, ws.Inline, ws.Unbounded = c.Err, c.Inline, c.Unbounded
+	ws.inbox = inbox{Source: c.Source, names: c.Names, haunted: ws.leaveLater}
+	return ws
+}
+
+// Busy reports whether someone waits, or did a moment ago: then there may be a queue.
+func (ws *Waiters) Busy() bool { return ws.inbox.busy.Load() }
+
+// SetLinger is for tests: how long a channel is listened to after its last waiter. It is to be called
+// before there are waiters.
+func (ws *Waiters) SetLinger(d time.Duration) { ws.inbox.Linger = d }
+
+// GivingUp returns, for tests, how many places waiters are giving up.
+func (ws *Waiters) GivingUp() int64 { return ws.givingUp.Load() }
+
+// Ghosts returns, for tests, how many places it minds whose waiters have gone.
+func (ws *Waiters) Ghosts() int {
+	ws.inbox.mu.Lock()
+	defer ws.inbox.mu.Unlock()
+	return len(ws.inbox.ghosts)
+}
+
+// waiting is one Wait that has to stand in the queue.
+type waiting struct {
+	key   string
+	keys  Keys
+	ttl   time.Duration
+	entry Entry
+	id    string        // the entry's
+	claim time.Duration // that the entry asks for while it cannot be granted the lock at once
+	sent  string        // the entry as it was sent last
+
+	isHeld bool // the lock was seen to be held by another
+	joined bool // a request for a place was answered
+	unsure bool // a request without an answer may yet put the entry in the queue
+
+	// A moment on this process's clock, and what the server's clock said then or later; and the
+	// ticket of that time.
+	asked  time.Time
+	server ServerTime
+	ticket string
+
+	unheard int    // the box's epoch in which the server did not count it; 0: none
+	number  uint64 // in the order in which waiters came
+	box     *box
+	mail    chan Message  // the last one
+	turn    chan struct{} // it may look now
+
+	// Guarded by the inbox's lock:
+	asks                  *list.Element // its place in its lane; nil: it does not ask to look
+	lane                  *lane         // in which it asks, or asked last
+	isUrgent              bool          // as it asks, or asked last
+	mayLook, looked, gone bool
+	isFirst               bool          // in the queue, as far as is known
+	place                 *list.Element // among its peers
+}
+
+// told takes a message, of which only the last counts, but a Head says less than any other. The
+// inbox's lock is held.
+func (w *waiting) told(m Message) {
+	select {
+	case last := <-w.mail:
+		if m.Kind == Head {
+			m = last
+		}
+	default:
+	}
+	w.mail <- m
+}
+
+// Wait joins the queue and waits for its turn. The ttl is valid. If isHeld is set, the lock was seen
+// to be held by another.
+func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
+	isHeld bool) (deadline time.Time, err error) {
+	if ws.Err != nil {
+		return time.Time{}, ws.Err
+	}
+	ms, err := Milliseconds(ttl)
+	if err != nil {
+		return time.Time{}, err
+	}
+	w := &waiting{key: key, keys: keys, ttl: ttl, isHeld: isHeld}
+	w.entry = Entry{Nonce: rand.Text(), TTL: ms, Token: EncodeToken(token)}
+	w.id, w.claim = w.entry.ID(), ws.RoundTrip.claim()
+	w.number = ws.number.Add(1)
+	w.mail, w.turn = make(chan Message, 1), make(chan struct{}, 1)
+	// It joins before the channel is subscribed to: its place in the queue is that of its request.
+	ws.inbox.enter(ctx, w)
+	defer ws.inbox.leave(w)
+
+	var pace Pace
+	next := time.NewTimer(LookAgain) // when to look, if nothing is heard
+	defer next.Stop()
+	var s *Sending // the last request
+	var hears bool // when it was sent
+	for late, look := 0, true; ; {
+		for look {
+			look = false
+			live, epoch := w.box.hears()
+			hears = live && w.unheard != epoch
+			s = NewSending(ctx, token)
+			place, err := ws.look(s, w, hears)
+			ws.inbox.looked(w)
+			switch {
+			case err != nil:
+				if w.joined || !s.isUnsent() && !s.isForeign(err) {
+					ws.giveUp(ctx, w.keys, s, w, w.unsure)
+				}
+				if w.isHeld && ctx.Err() != nil {
+					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
+				}
+				return time.Time{}, err
+			case place.Acquired:
+				ws.served(w, s)
+				return s.first.Add(w.ttl), nil
+			}
+			if place.IsNew && w.joined { // its place was lost, as may be those of others
+				ws.inbox.mistrust(w)
+			}
+			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
+			w.asked, w.server, w.ticket = s.first, place.Time, place.Ticket
+			next.Reset(pace.After(place, hears))
+			ws.inbox.placed(w, place.Left, place.Rank)
+			if place.Unheard { // it is subscribed to another server, behind a proxy for instance
+				w.unheard, look = epoch, true
+			}
+		}
+		select {
+		case m := <-w.mail:
+			switch {
+			case m.Kind == Head && m.Ticket == w.ticket:
+				ws.inbox.placed(w, m.Left, 0)
+				if hears {
+					next.Reset(pace.Told(m.Left))
+				}
+			case m.Kind == Granted && w.isTrue(m):
+				// When it comes too late, the lock is gone, or about to go. With a ttl that is too
+				// short for this server, that would go on for ever.
+				late++
+				deadline := w.asked.Add(time.Duration(m.Time-w.server) + w.ttl - margin)
+				if ctx.Err() == nil && (time.Now().Before(deadline) || late > lateMax) {
+					ws.served(w, s)
+					return deadline, nil
+				}
+				look = true
+			case m.Kind == Dropped:
+				ws.inbox.ask(w) // many may have been dropped at once
+			default:
+				// A claim, or a grant that it has lost since: the server has said after it that the
+				// lock is another's.
+				look = true
+			}
+		case <-w.turn:
+			look = true
+		case <-next.C:
+			ws.inbox.ask(w)
+			next.Reset(askAgain)
+		case <-ctx.Done():
+			ws.giveUp(ctx, w.keys, s, w, w.unsure)
+			return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+		}
+	}
+}
+
+// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue if it
+// is not there.
+func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
+	claim := w.claim
+	if hears && ws.counted {
+		claim = 0
+	}
+	entry, former := w.entry.String(claim), w.sent
+	if former == entry {
+		former = ""
+	}
+	w.sent = entry
+	return Call(&ws.Caller, s, func() (Place, error) {
+		reply, err := ws.run(Look, w.keys, s, w.entry.TTL, entry, former)
+		s.Came(err)
+		if err != nil {
+			return Place{}, err
+		}
+		return ParsePlace(reply)
+	})
+}
+
+// isTrue reports whether a grant is of use. If it came before the last answer, the lock was another's after it. The
+// time from that answer to the grant cannot be longer than what has passed here since it was asked for: the server's
+// clock was set, or it is another server's, and how old the grant is cannot be told.
+func (w *waiting) isTrue(m Message) bool {
+	since := time.Duration(m.Time - w.server)
+	return m.Ticket == w.ticket && since >= 0 && since <= time.Since(w.asked)+margin
+}

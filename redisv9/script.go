@@ -1,0 +1,50 @@
+package redisv9
+
+import (
+	"errors"
+	"time"
+
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/redis/go-redis/v9"
+)
+
+// run runs a script on a lock, with s as its first argument. While the lock's slot is on its way to
+// another node of a Cluster, the queue may be on the one and the lock on the other: then the lock
+// alone has to do.
+func (l *Locker) run(script redislock.Script, keys redislock.Keys, s *redislock.Sending, args ...any) (any, error) {
+	reply, err := l.eval(script, keys.Lock, keys.Queue, s, args...)
+	if err != nil && keys.Queue != "" && redis.HasErrorPrefix(err, "TRYAGAIN") {
+		s.Undo() // that one did nothing
+		reply, err = l.eval(script, keys.Lock, "", s, args...)
+	}
+	return reply, err
+}
+
+// eval runs a script. The second key may be empty: then there is none. A server that does not have
+// the script is sent its text.
+func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.Sending, args ...any) (any, error) {
+	request := make([]any, 0, 6+len(args))
+	request = append(request, "evalsha", script.Hash)
+	if key2 == "" {
+		request = append(request, 1, key1)
+	} else {
+		request = append(request, 2, key1, key2)
+	}
+	request = append(append(request, s), args...)
+	start := time.Now()
+	reply, err := l.client.Do(s.Ctx, request...).Result()
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		s.Undo() // that one did nothing
+		request[0], request[1] = "eval", script.Text
+		start = time.Now()
+		reply, err = l.client.Do(s.Ctx, request...).Result()
+	}
+	if err == nil {
+		l.waiters.RoundTrip.Add(time.Since(start))
+	} else if foreign := redislock.ForeignReply(err.Error()); foreign != nil {
+		return nil, foreign
+	} else if errors.Is(err, redis.ErrClosed) {
+		err = closedError{err}
+	}
+	return reply, err
+}
