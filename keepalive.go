@@ -59,6 +59,14 @@ func (l *Lease) extendInTime() {
 	err = l.extend(ctx, 0)
 }
 
+// endKeepAlive lets no further extension begin.
+func (l *Lease) endKeepAlive() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keep.until = time.Now()
+	l.keep.timer.Stop()
+}
+
 // reschedule puts the next extension a third of the present ttl, or of the time that is left, from now.
 func (l *Lease) reschedule() {
 	l.mu.Lock()

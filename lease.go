@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,16 +25,18 @@ type Lease struct {
 	token  string
 	keep   *keepAlive // nil without keep-alive; set once, by newLease
 
-	mu       sync.Mutex
-	state    leaseState
-	isLost   bool
-	ttl      time.Duration // what keep-alive extends by: the last one that the user asked for
-	unsure   time.Duration // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
-	deadline time.Time     // when the lock must be assumed gone
-	lost     chan struct{} // made by the first Lost
-	onLost   func()        // called once, when the lease is lost
-	timer    *time.Timer   // notices the deadline; made by the first Lost or callWhenLost
-	turn     chan struct{} // holds a value while an Extend is under way: they go one at a time
+	mu        sync.Mutex
+	state     leaseState
+	lossErr   error           // why the lease was lost; nil if it was not
+	extendErr error           // of the last extension
+	ttl       time.Duration   // what keep-alive extends by: the last one that the user asked for
+	unsure    time.Duration   // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
+	deadline  time.Time       // when the lock must be assumed gone
+	minHold   time.Time       // Unlock does not release the lock before then; zero: no limit
+	lost      chan struct{}   // made by the first Lost
+	contexts  []*leaseContext // to cancel when the lease is lost
+	timer     *time.Timer     // notices the deadline; made by the first Lost or Context
+	turn      chan struct{}   // holds a value while an Extend is under way: they go one at a time
 }
 
 type leaseState uint8
@@ -51,6 +54,9 @@ const (
 func newLease(ctx context.Context, l Locker, key, token string, ttl time.Duration, deadline time.Time,
 	o options) *Lease {
 	lease := &Lease{locker: l, key: key, token: token, state: held, ttl: ttl, deadline: deadline}
+	if o.minHold > 0 {
+		lease.minHold = time.Now().Add(o.minHold)
+	}
 	if o.keepAlive {
 		lease.startKeepAlive(ctx, o.maxHold)
 	}
@@ -104,13 +110,29 @@ func (l *Lease) Lost() <-chan struct{} {
 	l.isHeld() // notices a deadline that has just passed, even before the timer does
 	if l.lost == nil {
 		l.lost = make(chan struct{})
-		if l.isLost {
+		if l.lossErr != nil {
 			close(l.lost)
 		} else {
 			l.watchDeadline()
 		}
 	}
 	return l.lost
+}
+
+// Err returns nil while the lease is held, and after an Unlock or Detach of one that was not lost. If the lease
+// was lost, the error wraps [ErrNotHeld] and gives the reason. If that is a deadline that passed because
+// extensions failed, the error also wraps that of the last one.
+func (l *Lease) Err() error {
+	if l == nil || l.locker == nil {
+		return noLease("lease")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.isHeld()
+	if l.lossErr == nil {
+		return nil
+	}
+	return l.wrap("lease", l.lossErr)
 }
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -162,9 +184,9 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	}
 	if ttl == 0 {
 		ttl = l.ttl
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, l.keepAliveTimeout())
-		defer cancel()
+		bounded := lazyctx.WithDeadline(ctx, time.Now().Add(l.keepAliveTimeout()))
+		defer bounded.Cancel()
+		ctx = bounded
 	}
 	next := time.Now().Add(ttl)
 	if next.Before(l.deadline) {
@@ -176,6 +198,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.extendErr = err
 	switch {
 	case err != nil:
 		if !errors.Is(err, ErrInvalidTTL) && (l.unsure == 0 || ttl < l.unsure) {
@@ -198,14 +221,15 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// Unlock releases the lock. It can be deferred: it keeps the values of ctx but not its cancellation, and
-// takes at most 5 seconds, or up to one I/O timeout of the client more if the client cannot be interrupted.
+// Unlock releases the lock, or with [WithMinHold] leaves it to expire when that time is over. It can be
+// deferred: it keeps the values of ctx but not its cancellation, and takes at most 5 seconds, or up to one I/O
+// timeout of the client more if the client cannot be interrupted.
 //
 // The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with another
 // holder's. It is joined with the backend's error if what might be left of the lock could not be released
 // either. Once the backend has answered an Unlock, every further one returns ErrNotHeld. Any other
 // error means that the lock may have been released or not. Unlock may then be called again;
-// otherwise the lock ends with its ttl.
+// otherwise the lock ends with its ttl, which with WithMinHold may be too early.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
@@ -237,7 +261,14 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if before == refused {
 		return l.wrap("unlock", ErrNotHeld)
 	}
-	released, err := l.locker.Release(own, l.key, l.token)
+	kept := time.Now().Before(l.minHold)
+	var ok bool
+	var err error
+	if kept {
+		ok, err = l.extendToMinHold(own)
+	} else {
+		ok, err = l.locker.Release(own, l.key, l.token)
+	}
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,10 +282,30 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	case err != nil:
 		l.state = unknown
 		return l.wrap("unlock", err)
-	case !released && before == held:
+	case !ok && (before == held || kept):
 		return l.wrap("unlock", ErrNotHeld)
 	}
 	return nil // released now, or by an earlier Unlock whose reply was lost
+}
+
+const (
+	firstExtendDelay = 10 * time.Millisecond // after an extension that failed
+	maxExtendDelay   = time.Second
+)
+
+// extendToMinHold sees to it that the lock outlasts the lease. It repeats an extension without an answer for as
+// long as ctx allows: if none arrives, the lock ends too early.
+func (l *Lease) extendToMinHold(ctx context.Context) (extended bool, err error) {
+	for delay := firstExtendDelay; ; delay = min(2*delay, maxExtendDelay) {
+		extended, err = l.locker.Extend(ctx, l.key, l.token, max(time.Until(l.minHold), time.Millisecond))
+		if err == nil || isInvalid(err) || !sleep(ctx, delay) {
+			break
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("extending to the minimum hold: %w", err)
+	}
+	return extended, err
 }
 
 // Fence returns a fencing number, which is greater than every number minted for this key before, by any
@@ -278,10 +329,7 @@ func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 	if !ok {
 		return 0, l.wrap("fence", errors.ErrUnsupported)
 	}
-	l.mu.Lock()
-	isHeld := l.isHeld()
-	l.mu.Unlock()
-	if !isHeld {
+	if !l.isHeldNow() {
 		return 0, l.wrap("fence", ErrNotHeld)
 	}
 	n, ok, err := f.Fence(ctx, l.key, l.token)
@@ -328,25 +376,70 @@ func (l *Lease) isHeld() bool {
 
 // lose marks a held lease as lost and closes what waits for that. It needs l.mu.
 func (l *Lease) lose(how leaseState) {
-	l.state, l.isLost = how, true
+	switch {
+	case how == refused:
+		l.lossErr = fmt.Errorf("%w: the backend refused its token", ErrNotHeld)
+	case l.extendErr != nil:
+		l.lossErr = fmt.Errorf("%w: its deadline passed, and the last extension failed: %w", ErrNotHeld, l.extendErr)
+	default:
+		l.lossErr = fmt.Errorf("%w: its deadline passed", ErrNotHeld)
+	}
+	l.state = how
 	l.stopTimers()
 	if l.lost != nil {
 		close(l.lost)
 	}
-	if l.onLost != nil {
-		l.onLost()
+	for _, c := range l.contexts {
+		c.cancel(ErrNotHeld)
 	}
 }
 
-// callWhenLost calls f, which must not block, when the lease is lost.
-func (l *Lease) callWhenLost(f func()) {
+// isHeldNow is isHeld for callers without l.mu.
+func (l *Lease) isHeldNow() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.onLost = f
-	if l.isLost {
-		f()
-	} else {
-		l.watchDeadline()
+	return l.isHeld()
+}
+
+// bind cancels c when the lease is lost.
+func (l *Lease) bind(c *leaseContext) {
+	if l == nil || l.locker == nil {
+		c.cancel(ErrNotHeld)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.isHeld()
+	if l.lossErr != nil {
+		c.cancel(ErrNotHeld)
+		return
+	}
+	l.contexts = append(l.contexts, c)
+	l.watchDeadline()
+}
+
+func (l *Lease) unbind(c *leaseContext) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.contexts, c); i >= 0 {
+		l.contexts = slices.Delete(l.contexts, i, i+1)
+	}
+}
+
+// setHold counts the minimum and the maximum hold from now.
+func (l *Lease) setHold(least, most time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.minHold = time.Time{}
+	if least > 0 {
+		l.minHold = now.Add(least)
+	}
+	if l.keep != nil && most > 0 {
+		l.keep.until = now.Add(most)
 	}
 }
 

@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -22,7 +21,7 @@ import (
 // the client after ctx has ended, unless ctx's deadline is nearer than that timeout. Errors wrap ctx.Err,
 // not its cause.
 func TryLock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
-	return lock(ctx, "try lock", l, key, ttl, opts, false)
+	return lock(ctx, "try lock", l, key, ttl, apply(opts), false, true)
 }
 
 // Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter] it stands in
@@ -32,9 +31,12 @@ func TryLock(ctx context.Context, l Locker, key string, ttl time.Duration, opts 
 //
 // The errors are those of [TryLock], with one difference: if ctx ends after an attempt was refused, the error
 // wraps both ctx's error and [ErrHeld]. Lock returns a backend error immediately. To survive a server
-// restart, call it again.
+// restart, use [WithRetry].
+//
+// If ctx carries a lease of the same lock (see [FromContext]) Lock would wait for its own caller: the error is
+// then [ErrDeadlock].
 func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
-	return lock(ctx, "lock", l, key, ttl, opts, true)
+	return lock(ctx, "lock", l, key, ttl, apply(opts), true, false)
 }
 
 // Resume takes over a lock that token holds, left by another process or by an earlier run of this one, and
@@ -44,7 +46,7 @@ func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...
 // [WithMaxHold] apply, and the latter counts from now.
 func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	const op = "resume"
-	if err := check(ctx, l, key, token, ttl); err != nil {
+	if err := check(ctx, l, key, token, ttl, &options{}); err != nil {
 		return nil, wrap(op, key, err)
 	}
 	start := time.Now()
@@ -58,64 +60,32 @@ func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration,
 	case !time.Now().Before(deadline):
 		return nil, wrap(op, key, fmt.Errorf("the reply came after the ttl of %v had passed: %w", ttl, ErrNotHeld))
 	}
-	return newLease(ctx, l, key, token, ttl, deadline, apply(opts)), nil
+	o := apply(opts)
+	o.minHold = 0
+	return newLease(ctx, l, key, token, ttl, deadline, o), nil
 }
 
-// Do runs fn while holding the lock of key. It waits for the lock as [Lock] does, keeps it alive until fn
-// returns (see [WithKeepAlive] and [WithMaxHold]), and unlocks it however fn ends: by a return, a panic or
-// [runtime.Goexit]. If several processes call Do, all of them run fn, one after the other. To run it only in
-// the one that gets the lock first, use [TryLock].
-//
-// The context of fn is derived from ctx and is cancelled with the cause [ErrNotHeld] when the lock is lost.
-// The error of Do joins fn's error and Unlock's. The latter is ErrNotHeld if the lock was lost:
-// what fn did may then have overlapped with another holder. If the lock cannot be taken, fn does
-// not run and the error is that of Lock, never ErrNotHeld. A function that needs the lease itself,
-// for a fencing number, runs under Lock with WithKeepAlive instead.
-func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
-	opts ...Option) (err error) {
-	if fn == nil {
-		return wrap("do", key, errors.New("nil function"))
-	}
-	keep := append(opts[:len(opts):len(opts)], WithKeepAlive())
-	lease, err := lock(ctx, "do", l, key, ttl, keep, true)
-	if err != nil {
-		return err
-	}
-	fnCtx, cancel := context.WithCancelCause(ctx)
-	lease.callWhenLost(func() { cancel(ErrNotHeld) })
-	defer func() {
-		cancel(nil)
-		switch unlockErr := lease.Unlock(ctx); {
-		case err == nil:
-			err = unlockErr
-		case unlockErr != nil:
-			err = fmt.Errorf("%w; %w", err, unlockErr)
-		}
-	}()
-	return fn(fnCtx)
-}
-
-// lock checks the arguments, acquires the lock and makes the lease.
-func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duration, opts []Option,
-	wait bool) (*Lease, error) {
-	a := acquisition{locker: l, key: key, ttl: ttl, opts: apply(opts)}
-	a.token = a.opts.token
-	if !a.opts.hasToken {
-		a.token = rand.Text()
-	}
-	if err := check(ctx, l, key, a.token, ttl); err != nil {
+// lock checks the arguments, acquires the lock and makes the lease. Only a caller that waits, or that would
+// mistake itself for another process, is refused a lock that ctx carries.
+func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duration, o options,
+	wait, carried bool) (*Lease, error) {
+	a := acquisition{locker: l, key: key, token: o.newToken(), ttl: ttl, opts: o}
+	if err := check(ctx, l, key, a.token, ttl, &o); err != nil {
 		return nil, wrap(op, key, err)
+	}
+	if !carried && isCarried(ctx, l, key, a.token) {
+		return nil, wrap(op, key, ErrDeadlock)
 	}
 	var err error
 	if wait {
-		err = a.wait(ctx)
+		err = a.persist(ctx)
 	} else {
 		err = a.try(ctx)
 	}
 	if err != nil {
 		return nil, wrap(op, key, err)
 	}
-	return newLease(ctx, l, key, a.token, ttl, a.deadline, a.opts), nil
+	return newLease(ctx, l, key, a.token, ttl, a.deadline, o), nil
 }
 
 var errNilLocker = errors.New("nil Locker")
@@ -123,8 +93,11 @@ var errNilLocker = errors.New("nil Locker")
 const maxName = 1024 // bytes, of a key and of a token
 
 // check returns what is wrong with the arguments, or ctx's error. A Locker relies on it.
-func check(ctx context.Context, l Locker, key, token string, ttl time.Duration) error {
+func check(ctx context.Context, l Locker, key, token string, ttl time.Duration, o *options) error {
 	if err := checkKey(l, key); err != nil {
+		return err
+	}
+	if err := o.check(); err != nil {
 		return err
 	}
 	switch {

@@ -152,6 +152,10 @@ var (
 	// ErrNotHeld means that the lease or token does not, or no longer, hold the lock.
 	ErrNotHeld = errors.New("the lock is not held")
 
+	// ErrDeadlock means that the caller's context is bound to a lease of the very lock that it asked for, so
+	// that waiting for the lock would be waiting for itself.
+	ErrDeadlock = errors.New("the context is bound to a lease of this lock already")
+
 	// ErrInvalidKey means that a key is empty or longer than 1,024 bytes.
 	ErrInvalidKey = errors.New("invalid key")
 

@@ -1,18 +1,27 @@
 package locker
 
 import (
-	"math/rand/v2"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
-// Option configures [Lock], [TryLock], [Do] or [Resume].
+// Option configures an acquisition: [Lock], [TryLock], [Do], [TryDo], [LockAll], [DoAll] or [Resume].
 type Option func(*options)
 
 type options struct {
 	token     string
 	hasToken  bool
+	owner     string  // begins the token; empty: no label
 	backoff   Backoff // nil: the default for the way in which Lock waits
+	retry     bool
 	keepAlive bool
+	minHold   time.Duration
 	maxHold   time.Duration
 }
 
@@ -30,20 +39,49 @@ func apply(opts []Option) options {
 // Backoff returns the delay after a waiter's attempt-th refusal, counted from 1. Zero or less is no delay.
 type Backoff func(attempt int) time.Duration
 
-// WithBackoff sets the delay between the attempts of [Lock] and [Do]. The default, used if b is nil, starts
+// WithBackoff sets the delay between the attempts of a caller that waits for a lock. The default, used if b is nil, starts
 // at 1 to 2 milliseconds and doubles up to 25 to 50. On a [Watcher], once the subscription is live, the default
 // starts again at 50 to 100 milliseconds and doubles up to 0.5 to 1 second. On a [Waiter] there is no polling
 // and WithBackoff has no effect.
 func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 
+// WithRetry makes [Lock], [Do], [LockAll] and [DoAll] outlast backend errors, such as those of a server that
+// restarts: they try again, after 25 to 50 milliseconds at first and up to a second later, until they have
+// the lock or ctx ends. The error then wraps ctx's error and the last one of the backend. Without a deadline
+// in ctx, an error that does not go away, such as a wrong password, is retried until ctx is cancelled.
+// Invalid arguments are not retried.
+//
+// Each try has a new token, so WithRetry cannot be combined with [WithToken], and in a queue it is a new
+// place. WithRetry does not apply to [TryLock], [TryDo] and [Resume], which do not wait.
+func WithRetry() Option { return func(o *options) { o.retry = true } }
+
 // WithKeepAlive extends the lock in the background, every third of its ttl, until it is unlocked, detached or
-// lost. [Do] always does this. A failed extension is repeated until the lease's deadline. The keep-alive does
-// not end with the context that acquired the lock.
+// lost. [Do], [TryDo] and [DoAll] always do this. A failed extension is repeated until the lease's deadline.
+// The keep-alive does not end with the context that acquired the lock.
 func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
+
+// WithMinHold keeps the lock for at least d after it was acquired, even if it is unlocked earlier: Unlock then
+// extends it to that moment, and does not release it. A holder that dies keeps it for its ttl only.
+//
+// This is how a job runs once a period. If the replicas call [TryDo] at about the same time, one of them runs
+// the job, and the others are refused even after it has ended, as long as they come less than d after the
+// first. What the job returned makes no difference: one that failed is not run again before d has passed.
+//
+// If the extension fails, Unlock repeats it for as long as Unlock may take, and then returns the error. The
+// lock is never released early, but it may end with its ttl. A d that is too long for the backend is
+// [ErrInvalidTTL]. The acquisition returns that error if the backend can tell, which takes a request if d is
+// longer than ttl, and otherwise Unlock does. WithMinHold does not apply to [Resume]; d <= 0 has no effect.
+func WithMinHold(d time.Duration) Option { return func(o *options) { o.minHold = d } }
 
 // WithMaxHold stops the keep-alive once the lock has been held for d, so that a holder that hangs blocks the
 // others for at most d and one ttl. The default, used if d <= 0, is no limit.
 func WithMaxHold(d time.Duration) Option { return func(o *options) { o.maxHold = d } }
+
+// WithOwner begins the token with label and a slash. The rest is random, so each acquisition still has a token
+// of its own. The label shows in the backend's own tools who holds the lock. It has up to 900 bytes of
+// UTF-8 without control characters; another label is [ErrInvalidToken]. An empty label has no effect, and
+// neither does WithOwner beside [WithToken].
+func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
 
 // WithToken sets the token of one acquisition, 1 to 1,024 bytes. The default is at least 128 random bits.
 //
@@ -55,6 +93,36 @@ func WithToken(token string) Option {
 	return func(o *options) { o.token, o.hasToken = token, true }
 }
 
+const maxOwner = 900 // bytes, so that a token with a label stays below maxName
+
+// newToken returns the token of an acquisition.
+func (o *options) newToken() string {
+	switch {
+	case o.hasToken:
+		return o.token
+	case o.owner != "":
+		return o.owner + "/" + rand.Text()
+	}
+	return rand.Text()
+}
+
+// check returns an error if the options contradict each other, or one of them is invalid in itself.
+func (o *options) check() error {
+	switch {
+	case o.hasToken && o.retry:
+		return errors.New("WithRetry needs a new token for each try, so it cannot be combined with WithToken")
+	case o.hasToken || o.owner == "":
+		return nil
+	case len(o.owner) > maxOwner:
+		return fmt.Errorf("%w: owner label of %d bytes, more than %d", ErrInvalidToken, len(o.owner), maxOwner)
+	case !utf8.ValidString(o.owner):
+		return fmt.Errorf("%w: owner label %q is not UTF-8", ErrInvalidToken, o.owner)
+	case strings.ContainsFunc(o.owner, unicode.IsControl):
+		return fmt.Errorf("%w: control character in owner label %q", ErrInvalidToken, o.owner)
+	}
+	return nil
+}
+
 // exponential returns a Backoff that starts at first/2 to first and doubles up to limit/2 to limit.
 func exponential(first, limit time.Duration) Backoff {
 	return func(attempt int) time.Duration {
@@ -62,11 +130,12 @@ func exponential(first, limit time.Duration) Backoff {
 		if attempt < 32 { // beyond that the limit was reached long ago, and a shift could overflow
 			d = min(first<<max(attempt-1, 0), limit)
 		}
-		return d/2 + rand.N(d/2+1)
+		return d/2 + mathrand.N(d/2+1)
 	}
 }
 
 var (
 	pollBackoff   = exponential(2*time.Millisecond, 50*time.Millisecond)
 	safetyBackoff = exponential(100*time.Millisecond, time.Second)
+	retryBackoff  = exponential(50*time.Millisecond, time.Second)
 )

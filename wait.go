@@ -2,6 +2,7 @@ package locker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -31,6 +32,36 @@ func (a *acquisition) try(ctx context.Context) error {
 		return ErrHeld
 	}
 	return err
+}
+
+// persist waits, and with WithRetry does so again after a backend error.
+func (a *acquisition) persist(ctx context.Context) error {
+	for failures := 1; ; failures++ {
+		began := time.Now()
+		err := a.wait(ctx)
+		if err == nil || !a.opts.retry || ctx.Err() != nil || isInvalid(err) {
+			return err
+		}
+		if time.Since(began) > time.Second { // not one of a row of prompt errors
+			failures = 1
+		}
+		if !sleep(ctx, retryBackoff(failures)) {
+			return a.giveUp(ctx, err)
+		}
+		a.token = a.opts.newToken()
+	}
+}
+
+// sleep reports whether it slept for all of d, before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // wait waits in the best way that the Locker has.
@@ -126,6 +157,10 @@ func (a *acquisition) attempt(ctx context.Context) (acquired bool, err error) {
 
 // won checks that a lock that was just taken is still of use.
 func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
+	if err := a.tryMinHold(ctx); err != nil {
+		a.cleanUp(ctx)
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		a.cleanUp(ctx)
 		return a.giveUp(ctx, err)
@@ -136,6 +171,19 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 		return fmt.Errorf("the reply came after the ttl of %v had passed", a.ttl)
 	}
 	a.deadline = deadline
+	return nil
+}
+
+// tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has been done under
+// the lock yet. It asks by extending a lock that nobody holds; what else comes of that does not matter.
+func (a *acquisition) tryMinHold(ctx context.Context) error {
+	if a.opts.minHold <= a.ttl {
+		return nil
+	}
+	_, err := a.locker.Extend(ctx, a.key, rand.Text(), a.opts.minHold)
+	if errors.Is(err, ErrInvalidTTL) {
+		return fmt.Errorf("WithMinHold(%v): %w", a.opts.minHold, err)
+	}
 	return nil
 }
 
@@ -156,9 +204,14 @@ func (a *acquisition) giveUp(ctx context.Context, err error) error {
 
 // cleanUpAfter is cleanUp, unless err means that the request was impossible.
 func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
-	if !errors.Is(err, ErrInvalidTTL) && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidToken) {
+	if !isInvalid(err) {
 		a.cleanUp(ctx)
 	}
+}
+
+// isInvalid reports whether err means that nothing happened, since a request with these arguments was impossible.
+func isInvalid(err error) bool {
+	return errors.Is(err, ErrInvalidTTL) || errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidToken)
 }
 
 // cleanUp releases in the background a token that may hold the lock without a lease: its acquisition ended

@@ -1,0 +1,133 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+)
+
+// Do runs fn while holding the lock of key. It waits for the lock as [Lock] does, keeps it alive until fn
+// returns (see [WithKeepAlive] and [WithMaxHold]), and unlocks it however fn ends: by a return, a panic or
+// [runtime.Goexit]. If several processes call Do, all of them run fn, one after the other. To run it in only
+// one of them, use [TryDo].
+//
+// The context of fn is that of [Lease.Context]: it is cancelled with the cause [ErrNotHeld] when the lock is
+// lost, and [FromContext] returns its lease. The error of Do joins fn's error and Unlock's. The latter is
+// ErrNotHeld if the lock was lost: what fn did may then have overlapped with another holder. If the lock
+// cannot be taken, fn does not run and the error is that of Lock, never ErrNotHeld.
+func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
+	opts ...Option) error {
+	if fn == nil {
+		return wrap("do", key, errNilFunc)
+	}
+	o := apply(opts)
+	o.keepAlive = true
+	lease, err := lock(ctx, "do", l, key, ttl, o, true, false)
+	if err != nil {
+		return err
+	}
+	return run(ctx, Leases{lease}, fn)
+}
+
+// TryDo is [Do] if the lock is free. If another token holds it, or is next in the queue for it, TryDo does
+// nothing and returns (false, nil). ran reports whether fn was called; if not, a non-nil error is that of
+// [TryLock].
+//
+// Without [WithMinHold] the lock is free again when fn has returned, so another process that comes later runs
+// fn once more.
+func TryDo(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
+	opts ...Option) (ran bool, err error) {
+	const op = "try do"
+	if fn == nil {
+		return false, wrap(op, key, errNilFunc)
+	}
+	o := apply(opts)
+	o.keepAlive = true
+	lease, err := lock(ctx, op, l, key, ttl, o, false, false)
+	switch {
+	case errors.Is(err, ErrHeld) && ctx.Err() == nil:
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, run(ctx, Leases{lease}, fn)
+}
+
+var errNilFunc = errors.New("nil function")
+
+// run calls fn under leases and unlocks them however it ends.
+func run(ctx context.Context, leases Leases, fn func(context.Context) error) (err error) {
+	fnCtx, cancel := leases.Context(ctx)
+	defer func() {
+		cancel()
+		switch unlockErr := leases.Unlock(ctx); {
+		case err == nil:
+			err = unlockErr
+		case unlockErr != nil:
+			err = fmt.Errorf("%w; %w", err, unlockErr)
+		}
+	}()
+	return fn(fnCtx)
+}
+
+// FromContext returns the lease that ctx is bound to: in the function of [Do], [TryDo] or [DoAll], and in
+// contexts from [Lease.Context] or [Leases.Context], of which it is the first. Elsewhere it returns nil. A
+// context that is bound to a lease within another one's belongs to the inner lease.
+func FromContext(ctx context.Context) *Lease {
+	if c := boundTo(ctx); c != nil && len(c.leases) > 0 {
+		return c.leases[0]
+	}
+	return nil
+}
+
+// leaseContext is a context that is bound to leases.
+type leaseContext struct {
+	context.Context // ends with the caller's context, and with the loss of a lease
+	cancel          context.CancelCauseFunc
+	leases          Leases
+}
+
+type leaseContextKey struct{}
+
+// Value implements [context.Context].
+func (c *leaseContext) Value(key any) any {
+	if key == (leaseContextKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+func boundTo(ctx context.Context) *leaseContext {
+	c, _ := ctx.Value(leaseContextKey{}).(*leaseContext)
+	return c
+}
+
+// isCarried reports whether ctx is bound to a lease that holds the lock of key on l, under another token: then
+// whoever waits for the lock with ctx waits for itself.
+func isCarried(ctx context.Context, l Locker, key, token string) bool {
+	for c := boundTo(ctx); c != nil; c = boundTo(c.Context) {
+		for _, lease := range c.leases {
+			if lease.Key() == key && lease.Token() != token && isSame(lease.locker, l) && lease.isHeldNow() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isSame reports whether two Lockers are the same one. Those that cannot be compared are not.
+func isSame(a, b Locker) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
+}
+
+// Context returns a context that is derived from ctx and is cancelled with the cause [ErrNotHeld] when the
+// lease is lost, by the same clock as [Lease.Lost]. Unlock and Detach do not cancel it. Call cancel when the
+// context is no longer needed, to free what it uses.
+//
+// The context is bound to the lease: [FromContext] returns it, and a Lock of the same key with this context
+// is [ErrDeadlock] while the lease is held.
+func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	return Leases{l}.Context(ctx)
+}

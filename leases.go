@@ -1,0 +1,157 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Leases are the leases of several locks, in the order of their keys. See [LockAll].
+type Leases []*Lease
+
+// LockAll takes the locks of all keys for ttl, or none. It waits for one after the other, in the order of the
+// keys, so that callers whose keys overlap do not deadlock, and keeps those that it has alive meanwhile: when
+// LockAll returns, the oldest has at least about two thirds of its ttl left, unless the backend is slow. At
+// least one key is needed, and none may be there twice.
+//
+// The errors are those of [Lock]. If LockAll cannot take all the locks, it releases those that it has. One that
+// is lost while it waits for the rest is an error, but not [ErrNotHeld], and with [WithRetry] makes it begin
+// again. [WithMinHold] and [WithMaxHold] count from when all the locks are held.
+func LockAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, opts ...Option) (Leases, error) {
+	return lockAll(ctx, "lock all", l, keys, ttl, apply(opts))
+}
+
+// DoAll is [Do] for the locks of all keys: it takes them as [LockAll] does, and runs fn while it holds them. The
+// context of fn is that of [Leases.Context].
+func DoAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, fn func(context.Context) error,
+	opts ...Option) error {
+	const op = "do all"
+	if fn == nil {
+		return fmt.Errorf("locker: %s %.100q: %w", op, keys, errNilFunc)
+	}
+	o := apply(opts)
+	o.keepAlive = true
+	leases, err := lockAll(ctx, op, l, keys, ttl, o)
+	if err != nil {
+		return err
+	}
+	return run(ctx, leases, fn)
+}
+
+func lockAll(ctx context.Context, op string, l Locker, keys []string, ttl time.Duration, o options) (
+	Leases, error) {
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("locker: %s: no keys", op)
+	}
+	keys = slices.Sorted(slices.Values(keys))
+	for i, key := range keys {
+		err := checkKey(l, key)
+		switch {
+		case err == nil && i > 0 && key == keys[i-1]:
+			err = errors.New("the key is there twice")
+		case err == nil && isCarried(ctx, l, key, o.token):
+			err = ErrDeadlock
+		}
+		if err != nil {
+			return nil, wrap(op, key, err)
+		}
+	}
+	for {
+		leases, err := lockInTurn(ctx, op, l, keys, ttl, o)
+		if err == nil || !o.retry || ctx.Err() != nil || !errors.As(err, new(*lostError)) {
+			return leases, err
+		}
+	}
+}
+
+// lockInTurn takes the locks of keys one after the other.
+func lockInTurn(ctx context.Context, op string, l Locker, keys []string, ttl time.Duration, o options) (
+	_ Leases, err error) {
+	leases := make(Leases, 0, len(keys))
+	defer func() {
+		if len(leases) < len(keys) || err != nil { // an error, or a panic of the Locker
+			for _, lease := range leases {
+				lease.setHold(0, 0) // nothing has been done under it
+			}
+			_ = leases.Unlock(ctx)
+		}
+	}()
+	each := o
+	each.keepAlive, each.maxHold = true, 0
+	for _, key := range keys {
+		waitCtx, cancel := leases.Context(ctx)
+		lease, err := lock(waitCtx, op, l, key, ttl, each, true, false)
+		cancel()
+		if err == nil {
+			leases = append(leases, lease)
+		}
+		if lost := leases.firstError(); lost != nil {
+			return nil, wrap(op, key, &lostError{lost})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, lease := range leases {
+		lease.setHold(o.minHold, o.maxHold)
+		if !o.keepAlive {
+			lease.endKeepAlive()
+		}
+	}
+	return leases, nil
+}
+
+// lostError hides that it is ErrNotHeld: nothing has been done yet that may have overlapped with another holder.
+type lostError struct{ lost error }
+
+func (e *lostError) Error() string { return "while waiting for the lock: " + e.lost.Error() }
+
+// firstError returns the error of the first lease that is lost.
+func (ls Leases) firstError() error {
+	for _, lease := range ls {
+		if err := lease.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Unlock releases all the locks, the last one first, and joins the errors of [Lease.Unlock]. It tries every
+// lock, whatever the errors of others, and takes up to 5 seconds, or up to 10 if the backend begins to hang
+// meanwhile.
+func (ls Leases) Unlock(ctx context.Context) error {
+	errs := make([]error, len(ls))
+	var rest sync.WaitGroup
+	for i, lease := range slices.Backward(ls) {
+		errs[i] = lease.Unlock(ctx)
+		if errs[i] != nil { // each of the others may take as long
+			for i, lease := range ls[:i] {
+				rest.Go(func() { errs[i] = lease.Unlock(ctx) })
+			}
+			break
+		}
+	}
+	rest.Wait()
+	if len(ls) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// Context is [Lease.Context] for all the leases: it is cancelled when one of them is lost.
+func (ls Leases) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	inner, cancel := context.WithCancelCause(ctx)
+	c := &leaseContext{Context: inner, cancel: cancel, leases: ls}
+	for _, lease := range ls {
+		lease.bind(c)
+	}
+	return c, func() {
+		for _, lease := range ls {
+			lease.unbind(c)
+		}
+		cancel(nil)
+	}
+}
