@@ -21,7 +21,7 @@ type keepAlive struct {
 
 func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.keep = &keepAlive{values: context.WithoutCancel(ctx)}
 	if maxHold > 0 {
 		l.keep.until = time.Now().Add(maxHold)
@@ -34,18 +34,19 @@ func (l *Lease) extendInTime() {
 	k := l.keep
 	l.mu.Lock()
 	if k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
-		l.mu.Unlock()
+		l.watchObserved()
+		l.unlock()
 		return
 	}
 	ctx, cancel := context.WithCancel(k.values)
 	defer cancel()
 	k.cancel, k.ended = cancel, make(chan struct{})
-	l.mu.Unlock()
+	l.unlock()
 
 	err := ErrNotHeld // unless Extend returns: it may end its goroutine with Goexit
 	defer func() {
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.unlock()
 		close(k.ended)
 		k.ended = nil
 		switch {
@@ -54,15 +55,24 @@ func (l *Lease) extendInTime() {
 			k.timer.Reset(l.third())
 		default:
 			k.timer.Reset(max(time.Until(l.deadline)/10, time.Millisecond))
+			l.watchObserved()
 		}
 	}()
 	err = l.extend(ctx, 0)
 }
 
+// watchObserved makes sure that the observer of a lease whose keep-alive is in trouble, or over, hears of its
+// loss on time. It needs l.mu.
+func (l *Lease) watchObserved() {
+	if l.obs != nil {
+		l.watchDeadline()
+	}
+}
+
 // endKeepAlive lets no further extension begin.
 func (l *Lease) endKeepAlive() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.keep.until = time.Now()
 	l.keep.timer.Stop()
 }
@@ -70,7 +80,7 @@ func (l *Lease) endKeepAlive() {
 // reschedule puts the next extension a third of the present ttl, or of the time that is left, from now.
 func (l *Lease) reschedule() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if k := l.keep; k != nil && l.state == held {
 		k.timer.Reset(l.third())
 	}

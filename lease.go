@@ -20,15 +20,17 @@ const unlockTimeout = 5 * time.Second
 // A lease is lost when its deadline passes, or when the backend reports that its token no longer holds the
 // lock. A lost lease stays lost.
 type Lease struct {
-	locker Locker
+	locker Locker // not an Observed one, but what is behind it
 	key    string
 	token  string
-	keep   *keepAlive // nil without keep-alive; set once, by newLease
+	obs    *observation // nil: not observed
+	keep   *keepAlive   // nil without keep-alive; set once, by newLease
 
 	mu        sync.Mutex
 	state     leaseState
-	lossErr   error           // why the lease was lost; nil if it was not
-	extendErr error           // of the last extension
+	loss      leaseState      // expired or refused, once it was lost
+	untold    bool            // the loss has to be reported by unlock
+	extendErr error           // of the last extension while it was held
 	ttl       time.Duration   // what keep-alive extends by: the last one that the user asked for
 	unsure    time.Duration   // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
 	deadline  time.Time       // when the lock must be assumed gone
@@ -51,9 +53,9 @@ const (
 	done      // unlocked, detached, or an Unlock reported the loss
 )
 
-func newLease(ctx context.Context, l Locker, key, token string, ttl time.Duration, deadline time.Time,
+func newLease(ctx context.Context, obs *observation, l Locker, key, token string, ttl time.Duration, deadline time.Time,
 	o options) *Lease {
-	lease := &Lease{locker: l, key: key, token: token, state: held, ttl: ttl, deadline: deadline}
+	lease := &Lease{obs: obs, locker: l, key: key, token: token, state: held, ttl: ttl, deadline: deadline}
 	if o.minHold > 0 {
 		lease.minHold = time.Now().Add(o.minHold)
 	}
@@ -94,7 +96,7 @@ func (l *Lease) Deadline() time.Time {
 		return time.Time{}
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	return l.deadline
 }
 
@@ -106,11 +108,11 @@ func (l *Lease) Lost() <-chan struct{} {
 		return closedChannel
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.isHeld() // notices a deadline that has just passed, even before the timer does
 	if l.lost == nil {
 		l.lost = make(chan struct{})
-		if l.lossErr != nil {
+		if l.loss != 0 {
 			close(l.lost)
 		} else {
 			l.watchDeadline()
@@ -127,12 +129,12 @@ func (l *Lease) Err() error {
 		return noLease("lease")
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.isHeld()
-	if l.lossErr == nil {
+	if l.loss == 0 {
 		return nil
 	}
-	return l.wrap("lease", l.lossErr)
+	return l.wrap("lease", l.lossErr())
 }
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -166,7 +168,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	if l.turn == nil {
 		l.turn = make(chan struct{}, 1)
 	}
-	l.mu.Unlock()
+	l.unlock()
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
@@ -179,7 +181,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 
 	l.mu.Lock()
 	if !l.isHeld() {
-		l.mu.Unlock()
+		l.unlock()
 		return l.wrap("extend", ErrNotHeld)
 	}
 	if ttl == 0 {
@@ -192,26 +194,40 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	if next.Before(l.deadline) {
 		l.setDeadline(next)
 	}
-	l.mu.Unlock()
+	l.unlock()
 
 	extended, err := l.locker.Extend(ctx, l.key, l.token, ttl)
+	err = l.conclude(ttl, next, extended, err)
+	switch {
+	case err == nil:
+		l.obs.lease(ctx, Extended, nil)
+		return nil
+	case l.obs != nil && !errors.Is(err, ErrNotHeld) && l.isHeldNow(): // not cut short by Unlock
+		l.obs.lease(ctx, ExtendFailed, err)
+	}
+	return l.wrap("extend", err)
+}
 
+// conclude is what becomes of the lease after an extension by ttl, to next, and its error.
+func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.extendErr = err
+	defer l.unlock()
+	if l.state == held {
+		l.extendErr = err
+	}
 	switch {
 	case err != nil:
 		if !errors.Is(err, ErrInvalidTTL) && (l.unsure == 0 || ttl < l.unsure) {
 			l.unsure = ttl
 		}
-		return l.wrap("extend", err)
+		return err
 	case !extended:
 		if l.state == held {
 			l.lose(refused)
 		}
-		return l.wrap("extend", ErrNotHeld)
+		return ErrNotHeld
 	case !l.isHeld(): // the reply came after the deadline, or after an Unlock
-		return l.wrap("extend", ErrNotHeld)
+		return ErrNotHeld
 	}
 	if l.unsure > 0 && l.unsure < ttl {
 		next = next.Add(l.unsure - ttl)
@@ -239,7 +255,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	before := l.state
 	switch before {
 	case releasing, done:
-		l.mu.Unlock()
+		l.unlock()
 		return l.wrap("unlock", ErrNotHeld)
 	case refused:
 		l.state = done
@@ -248,7 +264,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	}
 	l.stopTimers()
 	extending := l.interruptKeepAlive()
-	l.mu.Unlock()
+	l.unlock()
 
 	own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
 	defer own.Cancel()
@@ -258,34 +274,41 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		case <-own.Done():
 		}
 	}
-	if before == refused {
-		return l.wrap("unlock", ErrNotHeld)
-	}
 	kept := time.Now().Before(l.minHold)
 	var ok bool
 	var err error
-	if kept {
+	switch {
+	case before == refused:
+	case kept:
 		ok, err = l.extendToMinHold(own)
-	} else {
+	default:
 		ok, err = l.locker.Release(own, l.key, l.token)
 	}
 
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.state = done
 	switch {
-	case before == expired: // the caller must know, even if the backend kept the lock until now
-		if err != nil {
-			return l.wrap("unlock", fmt.Errorf("%w; %w", ErrNotHeld, err))
-		}
-		return l.wrap("unlock", ErrNotHeld)
+	case before == expired && err != nil:
+		err = fmt.Errorf("%w; %w", ErrNotHeld, err)
+	case before == expired, before == refused: // the caller must know, even if the backend kept the lock until now
+		err = ErrNotHeld
 	case err != nil:
 		l.state = unknown
-		return l.wrap("unlock", err)
 	case !ok && (before == held || kept):
-		return l.wrap("unlock", ErrNotHeld)
+		err = ErrNotHeld
 	}
-	return nil // released now, or by an earlier Unlock whose reply was lost
+	l.unlock()
+
+	switch { // released now, or by an earlier Unlock whose reply was lost
+	case err == nil && kept:
+		l.obs.lease(ctx, Detached, nil)
+	case err == nil:
+		l.obs.lease(ctx, Unlocked, nil)
+	default:
+		err = l.wrap("unlock", err)
+		l.obs.lease(ctx, UnlockFailed, err)
+	}
+	return err
 }
 
 const (
@@ -338,7 +361,7 @@ func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 		return 0, l.wrap("fence", err)
 	case !ok:
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.unlock()
 		if l.state == held {
 			l.lose(refused)
 		}
@@ -356,14 +379,30 @@ func (l *Lease) Detach() {
 		return
 	}
 	l.mu.Lock()
+	wasHeld := l.isHeld()
 	l.state = done
 	l.stopTimers()
 	turn := l.turn
-	l.mu.Unlock()
+	l.unlock()
 	if turn != nil { // no other begins, so this waits for the last one
 		turn <- struct{}{}
 		<-turn
 	}
+	if wasHeld {
+		l.obs.lease(l.obs.background(), Detached, nil)
+	}
+}
+
+// unlock unlocks l.mu, and then reports a loss that was noticed meanwhile.
+func (l *Lease) unlock() {
+	if !l.untold {
+		l.mu.Unlock()
+		return
+	}
+	l.untold = false
+	err := l.lossErr()
+	l.mu.Unlock()
+	l.obs.lease(l.obs.background(), Lost, err)
 }
 
 // isHeld reports whether the lease is held, and notices a deadline that has passed. It needs l.mu.
@@ -376,15 +415,7 @@ func (l *Lease) isHeld() bool {
 
 // lose marks a held lease as lost and closes what waits for that. It needs l.mu.
 func (l *Lease) lose(how leaseState) {
-	switch {
-	case how == refused:
-		l.lossErr = fmt.Errorf("%w: the backend refused its token", ErrNotHeld)
-	case l.extendErr != nil:
-		l.lossErr = fmt.Errorf("%w: its deadline passed, and the last extension failed: %w", ErrNotHeld, l.extendErr)
-	default:
-		l.lossErr = fmt.Errorf("%w: its deadline passed", ErrNotHeld)
-	}
-	l.state = how
+	l.state, l.loss, l.untold = how, how, l.obs != nil
 	l.stopTimers()
 	if l.lost != nil {
 		close(l.lost)
@@ -394,10 +425,21 @@ func (l *Lease) lose(how leaseState) {
 	}
 }
 
+// lossErr returns why the lease was lost. It needs l.mu.
+func (l *Lease) lossErr() error {
+	switch {
+	case l.loss == refused:
+		return fmt.Errorf("%w: the backend refused its token", ErrNotHeld)
+	case l.extendErr != nil:
+		return fmt.Errorf("%w: its deadline passed, and the last extension failed: %w", ErrNotHeld, l.extendErr)
+	}
+	return fmt.Errorf("%w: its deadline passed", ErrNotHeld)
+}
+
 // isHeldNow is isHeld for callers without l.mu.
 func (l *Lease) isHeldNow() bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	return l.isHeld()
 }
 
@@ -408,9 +450,9 @@ func (l *Lease) bind(c *leaseContext) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	l.isHeld()
-	if l.lossErr != nil {
+	if l.loss != 0 {
 		c.cancel(ErrNotHeld)
 		return
 	}
@@ -423,7 +465,7 @@ func (l *Lease) unbind(c *leaseContext) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	if i := slices.Index(l.contexts, c); i >= 0 {
 		l.contexts = slices.Delete(l.contexts, i, i+1)
 	}
@@ -432,7 +474,7 @@ func (l *Lease) unbind(c *leaseContext) {
 // setHold counts the minimum and the maximum hold from now.
 func (l *Lease) setHold(least, most time.Duration) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	defer l.unlock()
 	now := time.Now()
 	l.minHold = time.Time{}
 	if least > 0 {
@@ -450,7 +492,7 @@ func (l *Lease) watchDeadline() {
 	}
 	l.timer = time.AfterFunc(time.Until(l.deadline), func() {
 		l.mu.Lock()
-		defer l.mu.Unlock()
+		defer l.unlock()
 		if l.isHeld() { // the deadline was moved just before this ran
 			l.timer.Reset(time.Until(l.deadline))
 		}

@@ -47,12 +47,13 @@ func lockAll(ctx context.Context, op string, l Locker, keys []string, ttl time.D
 		return nil, fmt.Errorf("locker: %s: no keys", op)
 	}
 	keys = slices.Sorted(slices.Values(keys))
+	behind, _, _ := reveal(l)
 	for i, key := range keys {
 		err := checkKey(l, key)
 		switch {
 		case err == nil && i > 0 && key == keys[i-1]:
 			err = errors.New("the key is there twice")
-		case err == nil && isCarried(ctx, l, key, o.token):
+		case err == nil && isCarried(ctx, behind, key, o.token):
 			err = ErrDeadlock
 		}
 		if err != nil {

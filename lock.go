@@ -46,46 +46,64 @@ func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...
 // [WithMaxHold] apply, and the latter counts from now.
 func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	const op = "resume"
-	if err := check(ctx, l, key, token, ttl, &options{}); err != nil {
+	l, observer, err := reveal(l)
+	if err == nil {
+		err = check(ctx, l, key, token, ttl, &options{})
+	}
+	if err != nil {
 		return nil, wrap(op, key, err)
 	}
+	_, obs := observe(ctx, observer, key)
 	start := time.Now()
 	extended, err := l.Extend(ctx, key, token, ttl)
 	deadline := start.Add(ttl)
 	switch {
 	case err != nil:
-		return nil, wrap(op, key, err)
 	case !extended:
-		return nil, wrap(op, key, ErrNotHeld)
+		err = ErrNotHeld
 	case !time.Now().Before(deadline):
-		return nil, wrap(op, key, fmt.Errorf("the reply came after the ttl of %v had passed: %w", ttl, ErrNotHeld))
+		err = fmt.Errorf("the reply came after the ttl of %v had passed: %w", ttl, ErrNotHeld)
 	}
+	if err != nil {
+		err = wrap(op, key, err)
+		obs.end(err)
+		return nil, err
+	}
+	obs.end(nil)
 	o := apply(opts)
 	o.minHold = 0
-	return newLease(ctx, l, key, token, ttl, deadline, o), nil
+	return newLease(ctx, obs, l, key, token, ttl, deadline, o), nil
 }
 
 // lock checks the arguments, acquires the lock and makes the lease. Only a caller that waits, or that would
 // mistake itself for another process, is refused a lock that ctx carries.
 func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duration, o options,
 	wait, carried bool) (*Lease, error) {
+	l, observer, err := reveal(l)
 	a := acquisition{locker: l, key: key, token: o.newToken(), ttl: ttl, opts: o}
-	if err := check(ctx, l, key, a.token, ttl, &o); err != nil {
-		return nil, wrap(op, key, err)
+	if err == nil {
+		err = check(ctx, l, key, a.token, ttl, &o)
 	}
-	if !carried && isCarried(ctx, l, key, a.token) {
-		return nil, wrap(op, key, ErrDeadlock)
-	}
-	var err error
-	if wait {
-		err = a.persist(ctx)
-	} else {
-		err = a.try(ctx)
+	if err == nil && !carried && isCarried(ctx, l, key, a.token) {
+		err = ErrDeadlock
 	}
 	if err != nil {
 		return nil, wrap(op, key, err)
 	}
-	return newLease(ctx, l, key, a.token, ttl, a.deadline, o), nil
+	acquireCtx, obs := observe(ctx, observer, key)
+	a.obs = obs
+	if wait {
+		err = a.persist(acquireCtx)
+	} else {
+		err = a.try(acquireCtx)
+	}
+	if err != nil {
+		err = wrap(op, key, err)
+		obs.end(err)
+		return nil, err
+	}
+	obs.end(nil)
+	return newLease(ctx, obs, l, key, a.token, ttl, a.deadline, o), nil
 }
 
 var errNilLocker = errors.New("nil Locker")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/golockers/locker/internal/cleanup"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/waithook"
 )
 
 // acquisition is one call of Lock, TryLock or Do. It ends with the deadline set or with an error, and then
@@ -20,6 +21,7 @@ type acquisition struct {
 	token  string
 	ttl    time.Duration
 	opts   options
+	obs    *observation // nil: not observed
 
 	refused  bool // an attempt was refused: giving up reports ErrHeld
 	deadline time.Time
@@ -42,6 +44,7 @@ func (a *acquisition) persist(ctx context.Context) error {
 		if err == nil || !a.opts.retry || ctx.Err() != nil || isInvalid(err) {
 			return err
 		}
+		a.obs.wait(err)
 		if time.Since(began) > time.Second { // not one of a row of prompt errors
 			failures = 1
 		}
@@ -98,6 +101,7 @@ func (a *acquisition) queue(ctx context.Context, l Waiter) error {
 // at once, since it has missed any release before that. From then on it tries when woken and, more rarely,
 // after a delay, since an expiry wakes no watcher. Whatever goes wrong with the watch, polling goes on.
 func (a *acquisition) poll(ctx context.Context) error {
+	waithook.Call(ctx)
 	var push push
 	if l, ok := a.locker.(Watcher); ok {
 		watchCtx, cancel := context.WithCancel(ctx)
@@ -218,10 +222,14 @@ func isInvalid(err error) bool {
 // with an error, or too late. The request that took the lock may still be under way when the first Release
 // arrives, so only one that reports true ends it.
 func (a *acquisition) cleanUp(ctx context.Context) {
-	l, key, token := a.locker, a.key, a.token
+	l, key, token, obs := a.locker, a.key, a.token, a.obs
 	cleanup.Start(ctx, l, a.ttl, func(ctx context.Context) bool {
 		released, err := l.Release(ctx, key, token)
-		return released && err == nil
+		if err != nil || !released {
+			return false
+		}
+		obs.cleanedUp()
+		return true
 	})
 }
 

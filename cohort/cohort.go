@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/waithook"
 )
 
 var (
@@ -54,7 +55,8 @@ const (
 // 256 such tokens and at most 8,192. Beyond that it forgets the oldest; while a forgotten lock may
 // last, operations with unknown tokens return an error.
 type Locker struct {
-	inner locker.Locker
+	inner  locker.Locker
+	behind locker.Locker // inner, or what it observes: see observed
 	options
 
 	id      string        // part of every private token, and no other Locker's
@@ -91,9 +93,13 @@ func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenu
 func New(l locker.Locker, opts ...Option) *Locker {
 	c := &Locker{
 		inner:   l,
+		behind:  l,
 		options: options{maxHandoffs: defaultMaxHandoffs, maxTenure: defaultMaxTenure},
 		id:      rand.Text(),
 		seed:    maphash.MakeSeed(),
+	}
+	if o, ok := l.(observed); ok && o.Behind() != nil {
+		c.behind = o.Behind()
 	}
 	for _, opt := range opts {
 		opt(&c.options)
@@ -229,6 +235,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		l.watch(t, time.Now())
 	}
 	s.mu.Unlock()
+	waithook.Call(ctx)
 
 	select {
 	case <-w.told:

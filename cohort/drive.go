@@ -93,7 +93,7 @@ func (l *Locker) fromBackend(ctx context.Context, r *record, token string, ttl t
 		}
 		r.rest = 0
 	}
-	lease, err := locker.Lock(ctx, (*driver)(r), r.key, ttl, locker.WithToken(token))
+	lease, err := locker.Lock(ctx, l.observe((*driver)(r)), r.key, ttl, locker.WithToken(token))
 	if err != nil {
 		return time.Time{}, cause(err)
 	}
@@ -157,6 +157,21 @@ func (r *record) nextRest() time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
+// observed is what a Locker of [locker.Observed] has besides.
+type observed interface {
+	Behind() locker.Locker                    // what is observed
+	Substitute(l locker.Locker) locker.Locker // l, observed instead of it
+}
+
+// observe returns d, or d observed by what observes the wrapped Locker: an acquisition by a drive is then reported
+// as one, however many attempts it takes.
+func (l *Locker) observe(d *driver) locker.Locker {
+	if o, ok := l.inner.(observed); ok {
+		return o.Substitute(d)
+	}
+	return d
+}
+
 // driver is the wrapped Locker as a drive uses it. It notes what the backend cannot do for the key, and
 // whether another process held the lock.
 type driver record
@@ -167,7 +182,7 @@ var (
 )
 
 func (d *driver) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	acquired, err := d.locker.inner.Acquire(ctx, key, token, ttl)
+	acquired, err := d.locker.behind.Acquire(ctx, key, token, ttl)
 	if err == nil && !acquired {
 		d.note(&d.refused)
 	}
@@ -175,16 +190,16 @@ func (d *driver) Acquire(ctx context.Context, key, token string, ttl time.Durati
 }
 
 func (d *driver) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	return d.locker.inner.Extend(ctx, key, token, ttl)
+	return d.locker.behind.Extend(ctx, key, token, ttl)
 }
 
 func (d *driver) Release(ctx context.Context, key, token string) (bool, error) {
-	return d.locker.inner.Release(ctx, key, token)
+	return d.locker.behind.Release(ctx, key, token)
 }
 
 func (d *driver) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	deadline, err := time.Time{}, errors.ErrUnsupported
-	if w, ok := d.locker.inner.(locker.Waiter); ok {
+	if w, ok := d.locker.behind.(locker.Waiter); ok {
 		deadline, err = w.Wait(ctx, key, token, ttl)
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -195,7 +210,7 @@ func (d *driver) Wait(ctx context.Context, key, token string, ttl time.Duration)
 
 func (d *driver) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	woken, err := (<-chan struct{})(nil), errors.ErrUnsupported
-	if w, ok := d.locker.inner.(locker.Watcher); ok {
+	if w, ok := d.locker.behind.(locker.Watcher); ok {
 		woken, err = w.Watch(ctx, key)
 	}
 	if errors.Is(err, errors.ErrUnsupported) {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/waithook"
 )
 
 var (
@@ -113,6 +114,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	if w == nil {
 		return deadline, nil
 	}
+	waithook.Call(ctx)
 	select {
 	case <-w.granted:
 		if ctx.Err() == nil {

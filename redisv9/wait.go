@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/waithook"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -63,6 +64,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	case acquired:
 		return s.First().Add(ttl), nil
 	case err == nil:
+		waithook.Call(ctx)
 		return l.waiters.Wait(ctx, key, keys, token, ttl, true)
 	}
 	l.waiters.GiveUp(ctx, keys, s)

@@ -1,0 +1,530 @@
+package locker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/singleflight"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// journal is an Observer that remembers events as lines, with what they took in seconds.
+type journal struct {
+	mu     sync.Mutex
+	events []locker.Event
+	values []any
+	use    func(ctx context.Context, e locker.Event) // called for each event
+}
+
+type journalKey struct{}
+
+func (j *journal) Observe(ctx context.Context, e locker.Event) {
+	j.mu.Lock()
+	j.events = append(j.events, e)
+	j.values = append(j.values, ctx.Value(journalKey{}))
+	use := j.use
+	j.mu.Unlock()
+	if use != nil {
+		use(ctx, e)
+	}
+}
+
+// take returns the events so far, and forgets them.
+func (j *journal) take() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	lines := []string{}
+	for _, e := range j.events {
+		line := fmt.Sprint(e.Kind, " ", e.Key, " ", e.Took.Seconds())
+		switch {
+		case errors.Is(e.Err, locker.ErrHeld):
+			line += " held"
+		case errors.Is(e.Err, locker.ErrNotHeld):
+			line += " not held"
+		case e.Err != nil:
+			line += " error"
+		}
+		lines = append(lines, line)
+	}
+	j.events = nil
+	return lines
+}
+
+// errs returns the errors of the events of a kind so far.
+func (j *journal) errs(kind locker.EventKind) (errs []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.events {
+		if e.Kind == kind && e.Err != nil {
+			errs = append(errs, e.Err.Error())
+		}
+	}
+	return errs
+}
+
+func TestObserved(t *testing.T) {
+	bubble(t, "lock, extend, unlock", func(t *testing.T) {
+		j := &journal{}
+		l := locker.Observed(memory.New(), j)
+		lease := tryLock(t, l, 30*time.Second, locker.WithKeepAlive())
+		assert.Equal(t, []string{"acquired k 0"}, j.take())
+		time.Sleep(12 * time.Second)
+		extended := j.take()
+		require.Len(t, extended, 1)
+		assert.Regexp(t, `^extended k (9\.\d+|10)$`, extended[0])
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(time.Second)
+		require.NoError(t, lease.Unlock(t.Context()))
+		assert.Error(t, lease.Unlock(t.Context()))
+		assert.Equal(t, []string{"extended k 12", "unlocked k 13"}, j.take())
+	})
+	for name, inner := range map[string]func() locker.Locker{
+		"queueing": func() locker.Locker { return memory.New() },
+		"watching": func() locker.Locker { return watching{memory.New()} },
+		"polling":  func() locker.Locker { return plain{memory.New()} },
+		"cohort":   func() locker.Locker { return cohort.New(memory.New()) },
+	} {
+		bubble(t, "waiting: "+name, func(t *testing.T) {
+			j := &journal{}
+			bare := inner()
+			held := tryLock(t, bare, time.Hour)
+			l := locker.Observed(bare, j)
+			start := time.Now()
+			time.AfterFunc(time.Minute, func() { assert.NoError(t, held.Unlock(context.Background())) })
+			time.AfterFunc(time.Second, func() { assert.Equal(t, []string{"waiting k 0"}, j.take()) })
+			lease, err := locker.Lock(t.Context(), l, "k", time.Hour)
+			require.NoError(t, err)
+			assert.Equal(t, []string{fmt.Sprint("acquired k ", time.Since(start).Seconds())}, j.take())
+
+			_, err = locker.TryLock(t.Context(), l, "k", time.Hour)
+			assert.ErrorIs(t, err, locker.ErrHeld)
+			assert.Equal(t, []string{`locker: try lock "k": the lock is held by another`}, j.errs(locker.Refused))
+			assert.Equal(t, []string{"refused k 0 held"}, j.take())
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err = locker.Lock(ctx, l, "k", time.Hour)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, []string{"waiting k 0", "refused k 1 held"}, j.take())
+			assert.NoError(t, lease.Unlock(t.Context()))
+			assert.Equal(t, []string{"unlocked k 1"}, j.take())
+		})
+	}
+	bubble(t, "failures", func(t *testing.T) {
+		j := &journal{}
+		l := &fake{}
+		observed := locker.Observed(l, j)
+		l.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+			_, _ = l.doAcquire(ctx, "k", token, ttl)
+			time.Sleep(time.Second)
+			return false, errBackend
+		}
+		_, err := locker.Lock(t.Context(), observed, "k", time.Minute)
+		assert.ErrorIs(t, err, errBackend)
+		synctest.Wait()
+		assert.Equal(t, []string{"failed k 1 error", "cleaned up k 1"}, j.take())
+
+		l.onAcquire = nil
+		lease := tryLock(t, observed, time.Minute)
+		l.extendBy(func(context.Context, string, time.Duration) (bool, error) { return false, errBackend })
+		assert.ErrorIs(t, lease.Extend(t.Context(), time.Minute), errBackend)
+		l.onRelease = func(context.Context, string) (bool, error) { return false, errBackend }
+		assert.ErrorIs(t, lease.Unlock(t.Context()), errBackend)
+		l.onRelease = nil
+		assert.NoError(t, lease.Unlock(t.Context()))
+		assert.Equal(t, []string{"acquired k 0", "extend failed k 0 error", "unlock failed k 0 error", "unlocked k 0"},
+			j.take())
+	})
+	bubble(t, "retries are one acquisition", func(t *testing.T) {
+		j := &journal{}
+		l := &fake{}
+		l.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+			if n, _, _ := l.counts(); n < 10 {
+				return false, errBackend
+			}
+			return l.doAcquire(ctx, "k", token, ttl)
+		}
+		_, err := locker.Lock(t.Context(), locker.Observed(l, j), "k", time.Minute, locker.WithRetry())
+		require.NoError(t, err)
+		events := j.take()
+		assert.Len(t, events, 2)
+		assert.Equal(t, "waiting k 0 error", events[0])
+		assert.Contains(t, events[1], "acquired k")
+	})
+	bubble(t, "what never began is no event", func(t *testing.T) {
+		j := &journal{}
+		l := locker.Observed(memory.New(), j)
+		_, err := locker.TryLock(t.Context(), l, "", time.Minute)
+		assert.Error(t, err)
+		dead, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = locker.Lock(dead, l, "k", time.Minute)
+		assert.Error(t, err)
+		assert.Empty(t, j.take())
+	})
+	bubble(t, "loss", func(t *testing.T) {
+		l := &fake{}
+		for name, c := range map[string]struct {
+			opts []locker.Option
+			lose func(*locker.Lease)
+			want []string
+		}{
+			"refused": {nil, func(lease *locker.Lease) {
+				l.steal("k", time.Minute)
+				assert.ErrorIs(t, lease.Extend(t.Context(), time.Minute), locker.ErrNotHeld)
+			}, []string{"lost k 0 not held"}},
+			"the keep-alive is refused": {[]locker.Option{locker.WithKeepAlive()}, func(*locker.Lease) {
+				l.steal("k", time.Minute)
+				time.Sleep(2 * time.Second)
+			}, []string{"lost k 1 not held"}},
+			"at the deadline, noticed late": {nil, func(lease *locker.Lease) {
+				time.Sleep(10 * time.Second)
+				assert.Error(t, lease.Err())
+				assert.Error(t, lease.Err())
+			}, []string{"lost k 10 not held"}},
+			"at the deadline, waited for": {nil, func(lease *locker.Lease) {
+				<-lease.Lost()
+				synctest.Wait()
+			}, []string{"lost k 3 not held"}},
+			"at the deadline, after MaxHold": {
+				[]locker.Option{locker.WithKeepAlive(), locker.WithMaxHold(time.Second / 2)}, func(*locker.Lease) {
+					time.Sleep(10 * time.Second)
+				}, []string{"lost k 3 not held"}},
+			"late answer": {nil, func(lease *locker.Lease) {
+				l.extendBy(func(context.Context, string, time.Duration) (bool, error) {
+					time.Sleep(5 * time.Second)
+					return true, nil
+				})
+				assert.ErrorIs(t, lease.Extend(t.Context(), time.Minute), locker.ErrNotHeld)
+				l.extendBy(nil)
+			}, []string{"lost k 5 not held"}},
+		} {
+			j := &journal{}
+			lease, err := locker.Lock(t.Context(), locker.Observed(l, j), "k", 3*time.Second, c.opts...)
+			require.NoError(t, err, name)
+			j.take()
+			c.lose(lease)
+			got := j.take()
+			if name == "the keep-alive is refused" { // its moment is random
+				require.Len(t, got, 1)
+				assert.Regexp(t, `^lost k (0\.9\d*|1) not held$`, got[0])
+			} else {
+				assert.Equal(t, c.want, got, name)
+			}
+			assert.ErrorIs(t, lease.Unlock(t.Context()), locker.ErrNotHeld)
+			assert.ErrorIs(t, lease.Unlock(t.Context()), locker.ErrNotHeld)
+			got = j.take()
+			require.Len(t, got, 1, name)
+			assert.Contains(t, got[0], "unlock failed k ", name)
+			time.Sleep(time.Minute)
+		}
+	})
+	bubble(t, "a dead backend", func(t *testing.T) {
+		j := &journal{}
+		l := &fake{}
+		tryLock(t, locker.Observed(l, j), 3*time.Second, locker.WithKeepAlive())
+		l.extendBy(blackhole)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		events := j.take()
+		assert.Equal(t, "lost k 3 not held", events[len(events)-1], "on time")
+		for _, e := range events[1 : len(events)-1] {
+			assert.Contains(t, e, "extend failed k ")
+		}
+	})
+	bubble(t, "an extension that Unlock interrupts is no failure", func(t *testing.T) {
+		j := &journal{}
+		l := &fake{}
+		lease := tryLock(t, locker.Observed(l, j), 3*time.Second, locker.WithKeepAlive())
+		l.extendBy(blackhole)
+		time.Sleep(1100 * time.Millisecond)
+		assert.NoError(t, lease.Unlock(t.Context()))
+		assert.Equal(t, []string{"acquired k 0", "unlocked k 1.1"}, j.take())
+	})
+	bubble(t, "detached and resumed", func(t *testing.T) {
+		j := &journal{}
+		l := locker.Observed(memory.New(), j)
+		lease := tryLock(t, l, time.Minute)
+		time.Sleep(time.Second)
+		lease.Detach()
+		lease.Detach()
+		resumed, err := locker.Resume(t.Context(), l, "k", lease.Token(), time.Minute)
+		require.NoError(t, err)
+		assert.NoError(t, resumed.Unlock(t.Context()))
+		_, err = locker.Resume(t.Context(), l, "k", lease.Token(), time.Minute)
+		assert.Error(t, err)
+		assert.NoError(t, tryLock(t, l, time.Minute, locker.WithMinHold(time.Hour)).Unlock(t.Context()))
+		assert.Equal(t, []string{"acquired k 0", "detached k 1", "acquired k 0", "unlocked k 0", "refused k 0 not held",
+			"acquired k 0", "detached k 0"}, j.take())
+	})
+	bubble(t, "the context has the caller's values", func(t *testing.T) {
+		j := &journal{}
+		l := locker.Observed(memory.New(), j)
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), journalKey{}, "v"))
+		lease, err := locker.Lock(ctx, l, "k", 3*time.Second, locker.WithKeepAlive(), locker.WithMaxHold(2*time.Second))
+		require.NoError(t, err)
+		cancel()
+		time.Sleep(time.Minute)
+		assert.Error(t, lease.Unlock(ctx))
+		assert.Greater(t, len(j.values), 3)
+		for _, v := range j.values {
+			assert.Equal(t, "v", v)
+		}
+	})
+	bubble(t, "an observer may use the lease", func(t *testing.T) {
+		j := &journal{}
+		j.use = func(ctx context.Context, _ locker.Event) {
+			if lease := locker.FromContext(ctx); lease != nil {
+				_ = lease.Err()
+				lease.Lost()
+			}
+		}
+		err := locker.Do(t.Context(), locker.Observed(&fake{}, j), "k", time.Second, func(ctx context.Context) error {
+			lease := locker.FromContext(ctx)
+			assert.NoError(t, lease.Extend(ctx, time.Second))
+			time.Sleep(time.Minute)
+			lease.Detach()
+			return nil
+		})
+		assert.ErrorIs(t, err, locker.ErrNotHeld)
+		assert.Greater(t, len(j.events), 100)
+	})
+	bubble(t, "two observers, one lock", func(t *testing.T) {
+		a, b := &journal{}, &journal{}
+		bare := memory.New()
+		l := locker.Observed(locker.Observed(bare, a), b)
+		err := locker.Do(t.Context(), l, "k", time.Second, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			_, err := locker.Lock(ctx, bare, "k", time.Second)
+			assert.ErrorIs(t, err, locker.ErrDeadlock, "the observed Locker is the same")
+			_, err = locker.LockAll(ctx, l, []string{"k"}, time.Second)
+			assert.ErrorIs(t, err, locker.ErrDeadlock)
+			return nil
+		})
+		assert.NoError(t, err)
+		assert.Equal(t, []string{"acquired k 0", "unlocked k 0"}, a.take())
+		assert.Equal(t, []string{"acquired k 0", "unlocked k 0"}, b.take())
+	})
+	bubble(t, "several locks", func(t *testing.T) {
+		j := &journal{}
+		l := locker.Observed(memory.New(), j)
+		assert.NoError(t, locker.DoAll(t.Context(), l, []string{"b", "a"}, time.Second,
+			func(context.Context) error { return nil }))
+		assert.Equal(t, []string{"acquired a 0", "acquired b 0", "unlocked b 0", "unlocked a 0"}, j.take())
+	})
+}
+
+// watching is memory without its queue.
+type watching struct{ m *memory.Locker }
+
+func (w watching) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return w.m.Acquire(ctx, key, token, ttl)
+}
+
+func (w watching) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return w.m.Extend(ctx, key, token, ttl)
+}
+
+func (w watching) Release(ctx context.Context, key, token string) (bool, error) {
+	return w.m.Release(ctx, key, token)
+}
+
+func (w watching) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	return w.m.Watch(ctx, key)
+}
+
+func TestObservedDirectly(t *testing.T) {
+	bubble(t, "methods", func(t *testing.T) {
+		j := &journal{}
+		ctx := t.Context()
+		l := locker.Observed(memory.New(), j)
+		must := func(want bool, ok bool, err error) {
+			t.Helper()
+			assert.NoError(t, err)
+			assert.Equal(t, want, ok)
+		}
+		ok, err := l.Acquire(ctx, "k", "a", time.Minute)
+		must(true, ok, err)
+		ok, err = l.Acquire(ctx, "k", "b", time.Minute)
+		must(false, ok, err)
+		ok, err = l.Extend(ctx, "k", "a", time.Minute)
+		must(true, ok, err)
+		ok, err = l.Extend(ctx, "k", "b", time.Minute)
+		must(false, ok, err)
+		n, ok, err := l.(locker.Fencer).Fence(ctx, "k", "a")
+		must(true, ok, err)
+		assert.NotZero(t, n)
+		woken, err := l.(locker.Watcher).Watch(ctx, "k")
+		require.NoError(t, err)
+		waitCtx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err = l.(locker.Waiter).Wait(waitCtx, "k", "b", time.Minute)
+		assert.ErrorIs(t, err, locker.ErrHeld)
+		ok, err = l.Release(ctx, "k", "a")
+		must(true, ok, err)
+		<-woken
+		ok, err = l.Release(ctx, "k", "a")
+		must(false, ok, err)
+		deadline, err := l.(locker.Waiter).Wait(ctx, "k", "b", time.Minute)
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, time.Until(deadline))
+		assert.Equal(t, []string{"acquired k 0", "refused k 0 held", "extended k 0", "lost k 0 not held", "waiting k 0",
+			"refused k 1 held", "unlocked k 0", "unlock failed k 0 not held", "acquired k 0"}, j.take())
+
+		dead, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = l.Acquire(dead, "k", "a", time.Minute)
+		assert.Error(t, err)
+		_, err = l.Extend(dead, "k", "a", time.Minute)
+		assert.Error(t, err)
+		_, err = l.Release(dead, "k", "a")
+		assert.Error(t, err)
+		_, err = l.(locker.Waiter).Wait(dead, "k", "a", time.Minute)
+		assert.Error(t, err)
+		assert.Equal(t, []string{"failed k 0 error", "extend failed k 0 error", "unlock failed k 0 error",
+			"failed k 0 error"}, j.take())
+	})
+	for name, inner := range map[string]func(m *memory.Locker) locker.Locker{
+		"queue": func(m *memory.Locker) locker.Locker { return m },
+		"polls": func(m *memory.Locker) locker.Locker { return plain{m} },
+	} {
+		bubble(t, "under a cohort: "+name, func(t *testing.T) {
+			j, above := &journal{}, &journal{}
+			m := memory.New()
+			theirs := tryLock(t, m, time.Hour)
+			l := locker.Observed(cohort.New(locker.Observed(inner(m), j)), above)
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					assert.NoError(t, locker.Do(context.Background(), l, "k", time.Minute,
+						func(context.Context) error { return nil }))
+				})
+			}
+			time.Sleep(time.Second)
+			assert.Equal(t, []string{"waiting k 0"}, j.take())
+			assert.Equal(t, []string{"waiting k 0", "waiting k 0", "waiting k 0"}, above.take())
+			assert.NoError(t, theirs.Unlock(t.Context()))
+			wg.Wait()
+			count := func(j *journal, kind string) (n int) {
+				for _, line := range j.events {
+					if line.Kind.String() == kind {
+						n++
+					}
+				}
+				return n
+			}
+			assert.LessOrEqual(t, count(j, "acquired"), 2, "tenures")
+			assert.Equal(t, count(j, "acquired"), count(j, "unlocked"))
+			assert.Zero(t, count(j, "refused"), "each attempt of a drive")
+			assert.Equal(t, 3, count(above, "acquired"))
+			assert.Equal(t, 3, count(above, "unlocked"))
+			assert.Len(t, above.events, 6)
+		})
+	}
+	bubble(t, "a Loader's", func(t *testing.T) {
+		j := &journal{}
+		loader := singleflight.NewLoader(locker.Observed(memory.New(), j), noCache{},
+			func(context.Context, string) (string, error) {
+				time.Sleep(time.Second)
+				return "v", nil
+			})
+		v, err := loader.Load(t.Context(), "k")
+		require.NoError(t, err)
+		assert.Equal(t, "v", v)
+		synctest.Wait()
+		assert.Equal(t, []string{"acquired k 0", "unlocked k 1"}, j.take())
+	})
+}
+
+// noCache has nothing and keeps nothing.
+type noCache struct{}
+
+func (noCache) Get(context.Context, string) (v string, found bool, err error) { return "", false, nil }
+func (noCache) Set(context.Context, string, string) error                     { return nil }
+
+func TestObservedBadInput(t *testing.T) {
+	for want, l := range map[string]locker.Locker{
+		"nil Observer": locker.Observed(memory.New(), nil),
+		"nil Locker":   locker.Observed(nil, &journal{}),
+	} {
+		ctx := t.Context()
+		_, err := locker.Lock(ctx, l, "k", time.Minute)
+		assert.EqualError(t, err, `locker: lock "k": `+want)
+		_, err = locker.Resume(ctx, l, "k", "t", time.Minute)
+		assert.EqualError(t, err, `locker: resume "k": `+want)
+		_, err = locker.LockAll(ctx, l, []string{"k"}, time.Minute)
+		assert.EqualError(t, err, `locker: lock all "k": `+want)
+		_, err = l.Acquire(ctx, "k", "t", time.Minute)
+		assert.EqualError(t, err, `locker: acquire "k": `+want)
+		_, err = l.Extend(ctx, "k", "t", time.Minute)
+		assert.EqualError(t, err, `locker: extend "k": `+want)
+		_, err = l.Release(ctx, "k", "t")
+		assert.EqualError(t, err, `locker: release "k": `+want)
+		if w, ok := l.(locker.Waiter); ok {
+			_, err = w.Wait(ctx, "k", "t", time.Minute)
+			assert.EqualError(t, err, `locker: wait "k": `+want)
+			_, err = l.(locker.Watcher).Watch(ctx, "k")
+			assert.EqualError(t, err, `locker: watch "k": `+want)
+			_, _, err = l.(locker.Fencer).Fence(ctx, "k", "t")
+			assert.EqualError(t, err, `locker: fence "k": `+want)
+		}
+		waitCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		_, err = locker.Lock(waitCtx, cohort.New(l), "k", time.Minute)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestLogObserver(t *testing.T) {
+	var out bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{
+		Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	synctest.Test(t, func(t *testing.T) {
+		l := locker.Observed(memory.New(), locker.LogObserver(logger))
+		lease := tryLock(t, l, time.Second)
+		time.Sleep(time.Minute)
+		assert.Error(t, lease.Unlock(t.Context()))
+	})
+	assert.Equal(t, strings.Join([]string{
+		`level=DEBUG msg="lock acquired" key=k took=0s`,
+		`level=WARN msg="lock lost" key=k took=1m0s err="the lock is not held: its deadline passed"`,
+		`level=WARN msg="lock unlock failed" key=k took=1m0s err="locker: unlock \"k\": the lock is not held"`,
+	}, "\n")+"\n", out.String())
+
+	out.Reset()
+	quiet := slog.New(slog.NewTextHandler(&out, nil))
+	assert.NoError(t, tryLock(t, locker.Observed(memory.New(), locker.LogObserver(quiet)), time.Second).Unlock(t.Context()))
+	assert.Empty(t, out.String())
+	locker.LogObserver(nil).Observe(t.Context(), locker.Event{Kind: locker.Acquired, Key: "k"})
+}
+
+func TestEventKindString(t *testing.T) {
+	seen := map[string]bool{}
+	for kind := locker.Waiting; kind <= locker.CleanedUp; kind++ {
+		assert.NotEmpty(t, kind.String())
+		assert.False(t, seen[kind.String()])
+		seen[kind.String()] = true
+	}
+	assert.Len(t, seen, 11)
+	assert.Equal(t, "unknown", locker.EventKind(0).String())
+	assert.Equal(t, "unknown", (locker.CleanedUp + 1).String())
+}

@@ -1,0 +1,169 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Observed returns a Locker that works as l does, and tells o what becomes of its acquisitions and leases. It has
+// the optional interfaces that l has, and no others.
+//
+// It works for the functions of this package, for the Loader of package singleflight, and under or over any
+// other Locker that wraps one. Over a cohort, o hears of each caller; under one, of each time that the process
+// takes the lock from the backend. Methods that are called directly, as by a wrapper, are observed one by one:
+// [Event].Took is then 0 for extensions and releases, and a false result is Refused, Lost or UnlockFailed. If l
+// is Observed itself, both observers hear of everything, that of l first.
+//
+// If l or o is nil, every operation fails.
+func Observed(l Locker, o Observer) Locker {
+	if inner := observedBy(l); inner != nil && o != nil {
+		l, o = inner.Locker, both{inner.observer, o}
+	}
+	return forward(&observed{l, o})
+}
+
+// observed is what every Locker that Observed returns has embedded.
+type observed struct {
+	Locker
+	observer Observer
+}
+
+// observation lets this package find out what is behind a Locker: see observedBy.
+func (o *observed) observation() *observed { return o }
+
+func observedBy(l Locker) *observed {
+	if o, ok := l.(interface{ observation() *observed }); ok {
+		return o.observation()
+	}
+	return nil
+}
+
+// reveal returns the Locker that l observes, or l itself, and the observer.
+func reveal(l Locker) (Locker, Observer, error) {
+	o := observedBy(l)
+	switch {
+	case o == nil:
+		return l, nil, nil
+	case o.observer == nil:
+		return nil, nil, errNilObserver
+	}
+	return o.Locker, o.observer, nil
+}
+
+var errNilObserver = errors.New("nil Observer")
+
+// Substitute returns l observed in the place of the Locker behind o. Package cohort, whose Locker acquires through
+// a Locker of its own, uses it to have each acquisition reported as one.
+func (o *observed) Substitute(l Locker) Locker { return Observed(l, o.observer) }
+
+// Behind returns the Locker that is observed.
+func (o *observed) Behind() Locker { return o.Locker }
+
+type both [2]Observer
+
+func (b both) Observe(ctx context.Context, e Event) {
+	b[0].Observe(ctx, e)
+	b[1].Observe(ctx, e)
+}
+
+func (o *observed) check(op, key string) error {
+	switch {
+	case o.Locker == nil:
+		return wrap(op, key, errNilLocker)
+	case o.observer == nil:
+		return wrap(op, key, errNilObserver)
+	}
+	return nil
+}
+
+// acquisitionKind is how an acquisition ended.
+func acquisitionKind(err error) EventKind {
+	switch {
+	case err == nil:
+		return Acquired
+	case errors.Is(err, ErrHeld), errors.Is(err, ErrNotHeld):
+		return Refused
+	}
+	return Failed
+}
+
+func (o *observed) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := o.check("acquire", key); err != nil {
+		return false, err
+	}
+	_, obs := observe(ctx, o.observer, key)
+	acquired, err := o.Locker.Acquire(ctx, key, token, ttl)
+	if err == nil && !acquired {
+		obs.end(ErrHeld)
+	} else {
+		obs.end(err)
+	}
+	return acquired, err
+}
+
+func (o *observed) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := o.check("extend", key); err != nil {
+		return false, err
+	}
+	extended, err := o.Locker.Extend(ctx, key, token, ttl)
+	o.report(ctx, key, extended, err, Extended, Lost, ExtendFailed)
+	return extended, err
+}
+
+func (o *observed) Release(ctx context.Context, key, token string) (bool, error) {
+	if err := o.check("release", key); err != nil {
+		return false, err
+	}
+	released, err := o.Locker.Release(ctx, key, token)
+	o.report(ctx, key, released, err, Unlocked, UnlockFailed, UnlockFailed)
+	return released, err
+}
+
+// report tells the observer of a call by which of three kinds its outcome is.
+func (o *observed) report(ctx context.Context, key string, ok bool, err error, yes, no, failed EventKind) {
+	e := Event{Kind: yes, Key: key}
+	switch {
+	case err != nil:
+		e.Kind, e.Err = failed, err
+	case !ok:
+		e.Kind, e.Err = no, ErrNotHeld
+	}
+	o.observer.Observe(ctx, e)
+}
+
+// Each of these has an optional method. A type that has a method claims that its Locker can do that, so forward
+// puts together a type for each combination.
+//
+//go:generate go run ./internal/genforward
+type (
+	waits   struct{ o *observed }
+	watches struct{ o *observed }
+	fences  struct{ o *observed }
+)
+
+func (w waits) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if err := w.o.check("wait", key); err != nil {
+		return time.Time{}, err
+	}
+	waitCtx, obs := observe(ctx, w.o.observer, key)
+	deadline, err := w.o.Locker.(Waiter).Wait(waitCtx, key, token, ttl)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		obs.end(err)
+	}
+	return deadline, err
+}
+
+func (w watches) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := w.o.check("watch", key); err != nil {
+		return nil, err
+	}
+	return w.o.Locker.(Watcher).Watch(ctx, key)
+}
+
+func (f fences) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	if err := f.o.check("fence", key); err != nil {
+		return 0, false, err
+	}
+	return f.o.Locker.(Fencer).Fence(ctx, key, token)
+}

@@ -1,0 +1,47 @@
+package locker
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// everything has every optional interface.
+type everything struct{ Locker }
+
+func (everything) Wait(context.Context, string, string, time.Duration) (time.Time, error) {
+	return time.Time{}, nil
+}
+func (everything) Watch(context.Context, string) (<-chan struct{}, error)             { return nil, nil }
+func (everything) Fence(context.Context, string, string) (n uint64, ok bool, _ error) { return 0, true, nil }
+
+type nopObserver struct{}
+
+func (nopObserver) Observe(context.Context, Event) {}
+
+// An observed Locker has the optional interfaces of the one behind it, and no others.
+func TestForward(t *testing.T) {
+	for want := range 1 << optionalInterfaces {
+		l := withOptional(&observed{everything{}, nopObserver{}}, want)
+		assert.Equal(t, want, optional(l), "the test's own")
+		assert.Equal(t, want, optional(forward(&observed{l, nopObserver{}})))
+	}
+}
+
+const optionalInterfaces = 3
+
+// optional is a set of the optional interfaces that l has, in the order of forward.
+func optional(l Locker) (set int) {
+	for i, has := range [optionalInterfaces]func() bool{
+		func() bool { _, ok := l.(Waiter); return ok },
+		func() bool { _, ok := l.(Watcher); return ok },
+		func() bool { _, ok := l.(Fencer); return ok },
+	} {
+		if has() {
+			set |= 1 << i
+		}
+	}
+	return set
+}
