@@ -14,6 +14,12 @@ func forward(o *observed) Locker {
 	if _, ok := o.Locker.(Fencer); ok {
 		set |= 1 << 2
 	}
+	if _, ok := o.Locker.(Inspector); ok {
+		set |= 1 << 3
+	}
+	if _, ok := o.Locker.(Lister); ok {
+		set |= 1 << 4
+	}
 	return withOptional(o, set)
 }
 
@@ -60,6 +66,170 @@ func withOptional(o *observed, set int) Locker {
 			watches
 			fences
 		}{o, waits{o}, watches{o}, fences{o}}
+	case 8:
+		return struct {
+			*observed
+			inspects
+		}{o, inspects{o}}
+	case 9:
+		return struct {
+			*observed
+			waits
+			inspects
+		}{o, waits{o}, inspects{o}}
+	case 10:
+		return struct {
+			*observed
+			watches
+			inspects
+		}{o, watches{o}, inspects{o}}
+	case 11:
+		return struct {
+			*observed
+			waits
+			watches
+			inspects
+		}{o, waits{o}, watches{o}, inspects{o}}
+	case 12:
+		return struct {
+			*observed
+			fences
+			inspects
+		}{o, fences{o}, inspects{o}}
+	case 13:
+		return struct {
+			*observed
+			waits
+			fences
+			inspects
+		}{o, waits{o}, fences{o}, inspects{o}}
+	case 14:
+		return struct {
+			*observed
+			watches
+			fences
+			inspects
+		}{o, watches{o}, fences{o}, inspects{o}}
+	case 15:
+		return struct {
+			*observed
+			waits
+			watches
+			fences
+			inspects
+		}{o, waits{o}, watches{o}, fences{o}, inspects{o}}
+	case 16:
+		return struct {
+			*observed
+			lists
+		}{o, lists{o}}
+	case 17:
+		return struct {
+			*observed
+			waits
+			lists
+		}{o, waits{o}, lists{o}}
+	case 18:
+		return struct {
+			*observed
+			watches
+			lists
+		}{o, watches{o}, lists{o}}
+	case 19:
+		return struct {
+			*observed
+			waits
+			watches
+			lists
+		}{o, waits{o}, watches{o}, lists{o}}
+	case 20:
+		return struct {
+			*observed
+			fences
+			lists
+		}{o, fences{o}, lists{o}}
+	case 21:
+		return struct {
+			*observed
+			waits
+			fences
+			lists
+		}{o, waits{o}, fences{o}, lists{o}}
+	case 22:
+		return struct {
+			*observed
+			watches
+			fences
+			lists
+		}{o, watches{o}, fences{o}, lists{o}}
+	case 23:
+		return struct {
+			*observed
+			waits
+			watches
+			fences
+			lists
+		}{o, waits{o}, watches{o}, fences{o}, lists{o}}
+	case 24:
+		return struct {
+			*observed
+			inspects
+			lists
+		}{o, inspects{o}, lists{o}}
+	case 25:
+		return struct {
+			*observed
+			waits
+			inspects
+			lists
+		}{o, waits{o}, inspects{o}, lists{o}}
+	case 26:
+		return struct {
+			*observed
+			watches
+			inspects
+			lists
+		}{o, watches{o}, inspects{o}, lists{o}}
+	case 27:
+		return struct {
+			*observed
+			waits
+			watches
+			inspects
+			lists
+		}{o, waits{o}, watches{o}, inspects{o}, lists{o}}
+	case 28:
+		return struct {
+			*observed
+			fences
+			inspects
+			lists
+		}{o, fences{o}, inspects{o}, lists{o}}
+	case 29:
+		return struct {
+			*observed
+			waits
+			fences
+			inspects
+			lists
+		}{o, waits{o}, fences{o}, inspects{o}, lists{o}}
+	case 30:
+		return struct {
+			*observed
+			watches
+			fences
+			inspects
+			lists
+		}{o, watches{o}, fences{o}, inspects{o}, lists{o}}
+	case 31:
+		return struct {
+			*observed
+			waits
+			watches
+			fences
+			inspects
+			lists
+		}{o, waits{o}, watches{o}, fences{o}, inspects{o}, lists{o}}
 	}
 	return o
 }

@@ -379,6 +379,10 @@ func TestObservedDirectly(t *testing.T) {
 		must(false, ok, err)
 		deadline, err := l.(locker.Waiter).Wait(ctx, "k", "b", time.Minute)
 		require.NoError(t, err)
+		for info, err := range l.(locker.Lister).List(ctx, "") {
+			assert.NoError(t, err)
+			assert.Equal(t, locker.Info{Key: "k", Token: "b", TTL: time.Minute}, info)
+		}
 		assert.Equal(t, time.Minute, time.Until(deadline))
 		assert.Equal(t, []string{"acquired k 0", "refused k 0 held", "extended k 0", "lost k 0 not held", "waiting k 0",
 			"refused k 1 held", "unlocked k 0", "unlock failed k 0 not held", "acquired k 0"}, j.take())
@@ -467,18 +471,23 @@ func TestObservedBadInput(t *testing.T) {
 		_, err = locker.LockAll(ctx, l, []string{"k"}, time.Minute)
 		assert.EqualError(t, err, `locker: lock all "k": `+want)
 		_, err = l.Acquire(ctx, "k", "t", time.Minute)
-		assert.EqualError(t, err, `locker: acquire "k": `+want)
+		assert.EqualError(t, err, want)
 		_, err = l.Extend(ctx, "k", "t", time.Minute)
-		assert.EqualError(t, err, `locker: extend "k": `+want)
+		assert.EqualError(t, err, want)
 		_, err = l.Release(ctx, "k", "t")
-		assert.EqualError(t, err, `locker: release "k": `+want)
+		assert.EqualError(t, err, want)
 		if w, ok := l.(locker.Waiter); ok {
 			_, err = w.Wait(ctx, "k", "t", time.Minute)
-			assert.EqualError(t, err, `locker: wait "k": `+want)
+			assert.EqualError(t, err, want)
 			_, err = l.(locker.Watcher).Watch(ctx, "k")
-			assert.EqualError(t, err, `locker: watch "k": `+want)
+			assert.EqualError(t, err, want)
 			_, _, err = l.(locker.Fencer).Fence(ctx, "k", "t")
-			assert.EqualError(t, err, `locker: fence "k": `+want)
+			assert.EqualError(t, err, want)
+			_, err = locker.Break(ctx, l, "k")
+			assert.EqualError(t, err, `locker: break "k": `+want)
+			for _, err := range l.(locker.Lister).List(ctx, "") {
+				assert.EqualError(t, err, want)
+			}
 		}
 		waitCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()

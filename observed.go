@@ -3,6 +3,7 @@ package locker
 import (
 	"context"
 	"errors"
+	"iter"
 	"time"
 )
 
@@ -67,12 +68,12 @@ func (b both) Observe(ctx context.Context, e Event) {
 	b[1].Observe(ctx, e)
 }
 
-func (o *observed) check(op, key string) error {
+func (o *observed) check() error {
 	switch {
 	case o.Locker == nil:
-		return wrap(op, key, errNilLocker)
+		return errNilLocker
 	case o.observer == nil:
-		return wrap(op, key, errNilObserver)
+		return errNilObserver
 	}
 	return nil
 }
@@ -89,7 +90,7 @@ func acquisitionKind(err error) EventKind {
 }
 
 func (o *observed) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	if err := o.check("acquire", key); err != nil {
+	if err := o.check(); err != nil {
 		return false, err
 	}
 	_, obs := observe(ctx, o.observer, key)
@@ -103,7 +104,7 @@ func (o *observed) Acquire(ctx context.Context, key, token string, ttl time.Dura
 }
 
 func (o *observed) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	if err := o.check("extend", key); err != nil {
+	if err := o.check(); err != nil {
 		return false, err
 	}
 	extended, err := o.Locker.Extend(ctx, key, token, ttl)
@@ -112,7 +113,7 @@ func (o *observed) Extend(ctx context.Context, key, token string, ttl time.Durat
 }
 
 func (o *observed) Release(ctx context.Context, key, token string) (bool, error) {
-	if err := o.check("release", key); err != nil {
+	if err := o.check(); err != nil {
 		return false, err
 	}
 	released, err := o.Locker.Release(ctx, key, token)
@@ -137,13 +138,15 @@ func (o *observed) report(ctx context.Context, key string, ok bool, err error, y
 //
 //go:generate go run ./internal/genforward
 type (
-	waits   struct{ o *observed }
-	watches struct{ o *observed }
-	fences  struct{ o *observed }
+	waits    struct{ o *observed }
+	watches  struct{ o *observed }
+	fences   struct{ o *observed }
+	inspects struct{ o *observed }
+	lists    struct{ o *observed }
 )
 
 func (w waits) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-	if err := w.o.check("wait", key); err != nil {
+	if err := w.o.check(); err != nil {
 		return time.Time{}, err
 	}
 	waitCtx, obs := observe(ctx, w.o.observer, key)
@@ -155,15 +158,29 @@ func (w waits) Wait(ctx context.Context, key, token string, ttl time.Duration) (
 }
 
 func (w watches) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	if err := w.o.check("watch", key); err != nil {
+	if err := w.o.check(); err != nil {
 		return nil, err
 	}
 	return w.o.Locker.(Watcher).Watch(ctx, key)
 }
 
 func (f fences) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
-	if err := f.o.check("fence", key); err != nil {
+	if err := f.o.check(); err != nil {
 		return 0, false, err
 	}
 	return f.o.Locker.(Fencer).Fence(ctx, key, token)
+}
+
+func (i inspects) Inspect(ctx context.Context, key string) (Info, error) {
+	if err := i.o.check(); err != nil {
+		return Info{}, err
+	}
+	return i.o.Locker.(Inspector).Inspect(ctx, key)
+}
+
+func (l lists) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	if err := l.o.check(); err != nil {
+		return func(yield func(Info, error) bool) { yield(Info{}, err) }
+	}
+	return l.o.Locker.(Lister).List(ctx, prefix)
 }

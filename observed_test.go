@@ -2,6 +2,7 @@ package locker
 
 import (
 	"context"
+	"iter"
 	"testing"
 	"time"
 
@@ -14,8 +15,13 @@ type everything struct{ Locker }
 func (everything) Wait(context.Context, string, string, time.Duration) (time.Time, error) {
 	return time.Time{}, nil
 }
-func (everything) Watch(context.Context, string) (<-chan struct{}, error)             { return nil, nil }
-func (everything) Fence(context.Context, string, string) (n uint64, ok bool, _ error) { return 0, true, nil }
+func (everything) Watch(context.Context, string) (<-chan struct{}, error) { return nil, nil }
+func (everything) Fence(context.Context, string, string) (n uint64, ok bool, _ error) {
+	return 0, true, nil
+}
+
+func (everything) Inspect(context.Context, string) (Info, error)       { return Info{}, nil }
+func (everything) List(context.Context, string) iter.Seq2[Info, error] { return nil }
 
 type nopObserver struct{}
 
@@ -30,7 +36,7 @@ func TestForward(t *testing.T) {
 	}
 }
 
-const optionalInterfaces = 3
+const optionalInterfaces = 5
 
 // optional is a set of the optional interfaces that l has, in the order of forward.
 func optional(l Locker) (set int) {
@@ -38,6 +44,8 @@ func optional(l Locker) (set int) {
 		func() bool { _, ok := l.(Waiter); return ok },
 		func() bool { _, ok := l.(Watcher); return ok },
 		func() bool { _, ok := l.(Fencer); return ok },
+		func() bool { _, ok := l.(Inspector); return ok },
+		func() bool { _, ok := l.(Lister); return ok },
 	} {
 		if has() {
 			set |= 1 << i

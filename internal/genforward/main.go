@@ -15,6 +15,8 @@ var optional = []struct{ iface, method string }{
 	{"Waiter", "waits"},
 	{"Watcher", "watches"},
 	{"Fencer", "fences"},
+	{"Inspector", "inspects"},
+	{"Lister", "lists"},
 }
 
 func main() {
