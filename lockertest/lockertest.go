@@ -1,0 +1,334 @@
+// Package lockertest has a locker.Locker for tests of code that uses locks.
+//
+//	l := lockertest.New()
+//	release := l.Hold("report") // as another process would
+//	ran, err := locker.TryDo(ctx, l, "report", time.Minute, write)
+//	// not ran, no error
+//	release()
+//
+// It is a real lock in memory with every optional interface, so the code under test waits, queues and expires as
+// it would on a server. A test holds locks against it, takes them away, makes operations fail or hang, and looks
+// at the calls. It works in a testing/synctest bubble, in which waiting and expiry take no time.
+package lockertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/memory"
+)
+
+var (
+	_ locker.Watcher   = (*Locker)(nil)
+	_ locker.Waiter    = (*Locker)(nil)
+	_ locker.Fencer    = (*Locker)(nil)
+	_ locker.Inspector = (*Locker)(nil)
+	_ locker.Lister    = (*Locker)(nil)
+)
+
+// Op is an operation of a [Locker].
+type Op uint8
+
+const (
+	Acquire Op = iota + 1 // locker.TryLock, TryDo; as a target of Fail and Hang also Wait, so every way to take a lock
+	Wait                  // locker.Lock, Do, LockAll, DoAll
+	Extend                // the keep-alive, Lease.Extend, locker.Resume, and Unlock with locker.WithMinHold
+	Release               // Lease.Unlock, and cleanups
+	Watch                 // the Loader of package singleflight
+	Fence                 // Lease.Fence
+	Inspect               // locker.Break
+	List
+)
+
+var opNames = [...]string{
+	Acquire: "Acquire", Wait: "Wait", Extend: "Extend", Release: "Release", Watch: "Watch", Fence: "Fence",
+	Inspect: "Inspect", List: "List",
+}
+
+// String returns the name of the method.
+func (op Op) String() string {
+	if op == 0 || int(op) >= len(opNames) {
+		return "Op(" + strconv.Itoa(int(op)) + ")"
+	}
+	return opNames[op]
+}
+
+// Call is an operation that was called.
+type Call struct {
+	Op    Op
+	Key   string        // or the prefix, of List
+	Token string        // of Acquire, Wait, Extend, Release and Fence
+	TTL   time.Duration // of Acquire, Wait and Extend
+
+	// What it returned. Both are zero while it has not.
+	OK  bool // it did what it was asked for
+	Err error
+}
+
+// Locker is a [locker.Locker] in memory that a test controls. The zero value is ready, and each Locker is a
+// backend of its own. It is safe for concurrent use and must not be copied.
+type Locker struct {
+	memory memory.Locker
+
+	mu      sync.Mutex
+	trouble [len(opNames)]trouble
+	holds   int // counts calls of Hold
+	calls   []*Call
+	failed  map[name]bool // acquisitions that ended with an error, until they are released
+
+	// A lock that is held when Hold takes it stays under its token in memory, where it cannot change hands without
+	// its queue getting it first. Only its name for the caller changes.
+	inside, outside map[name]string
+}
+
+type trouble struct {
+	err  error
+	hang bool
+}
+
+// name is a token of a key, as a caller knows it or as memory does.
+type name struct{ key, token string }
+
+// New returns a Locker that holds no locks.
+func New() *Locker { return new(Locker) }
+
+// Fail makes op return err without doing anything, until Fail is called with nil. That ends a [Locker.Hang] for
+// later calls as well. Package locker takes an error for an unknown outcome, as that of a backend would be: after a
+// failed acquisition it calls Release in the background. That one succeeds, unless Release fails as well: then it is
+// repeated for 5 seconds, and a test in a bubble has to sleep that long in the end.
+//
+// Fail(Acquire, err) is for Wait as well, so it is seen by every function that takes a lock.
+func (l *Locker) Fail(op Op, err error) { l.set(op, trouble{err: err}) }
+
+// Hang makes op block until its context ends, as with a server that does not answer, until [Locker.Fail] is called
+// with nil. Calls that hang by then go on to do so. Hang(Acquire) is for Wait as well.
+func (l *Locker) Hang(op Op) { l.set(op, trouble{hang: true}) }
+
+func (l *Locker) set(op Op, t trouble) {
+	if op == 0 || int(op) >= len(opNames) {
+		panic("lockertest: no such operation: " + op.String())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trouble[op] = t
+}
+
+// Hold takes the lock of key, as another process would, and holds it without expiry until release is called. If it
+// is held, the holder loses it. Those who wait for it go on waiting. Release does nothing if Lose or another Hold
+// has taken the lock away meanwhile, or if it was called before.
+func (l *Locker) Hold(key string) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holds++
+	token := fmt.Sprint("lockertest/", l.holds)
+	if holder := l.holder(key); holder != "" {
+		l.rename(name{key, l.name(l.outside, key, holder)}, holder+" "+token)
+		l.rename(name{key, token}, holder)
+		_, _ = l.memory.Extend(context.Background(), key, holder, math.MaxInt64)
+	} else {
+		_, _ = l.memory.Acquire(context.Background(), key, token, math.MaxInt64)
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		_, _ = l.memory.Release(context.Background(), key, l.name(l.inside, key, token))
+	}
+}
+
+// Lose takes the lock of key from its holder, as an eviction or a restart of the server would. It passes to the
+// next in the queue, if there is one. The holder notices at its next operation, such as that of its keep-alive.
+// Lose does nothing if the lock is free.
+func (l *Locker) Lose(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if holder := l.holder(key); holder != "" {
+		_, _ = l.memory.Release(context.Background(), key, holder)
+	}
+}
+
+// holder returns the token that holds the lock of key in memory.
+func (l *Locker) holder(key string) string {
+	info, _ := l.memory.Inspect(context.Background(), key)
+	return info.Token
+}
+
+// rename makes caller the name outside of a token inside.
+func (l *Locker) rename(caller name, token string) {
+	if l.inside == nil {
+		l.inside, l.outside = make(map[name]string), make(map[name]string)
+	}
+	l.inside[caller] = token
+	l.outside[name{caller.key, token}] = caller.token
+}
+
+// name returns the name of a token inside or outside: itself, if it was not renamed.
+func (l *Locker) name(where map[name]string, key, token string) string {
+	if renamed, ok := where[name{key, token}]; ok {
+		return renamed
+	}
+	return token
+}
+
+const maxCalls = 10_000
+
+// Calls returns the operations that were called, the oldest first. Only the last 10,000 are kept.
+func (l *Locker) Calls() []Call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	calls := make([]Call, len(l.calls))
+	for i, c := range l.calls {
+		calls[i] = *c
+	}
+	return calls
+}
+
+// Acquire implements [locker.Locker].
+func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
+	token, end, err := l.begin(ctx, Call{Op: Acquire, Key: key, Token: token, TTL: ttl})
+	if err == nil {
+		acquired, err = l.memory.Acquire(ctx, key, token, ttl)
+	}
+	end(acquired, err)
+	return acquired, err
+}
+
+// Extend implements [locker.Locker].
+func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
+	token, end, err := l.begin(ctx, Call{Op: Extend, Key: key, Token: token, TTL: ttl})
+	if err == nil {
+		extended, err = l.memory.Extend(ctx, key, token, ttl)
+	}
+	end(extended, err)
+	return extended, err
+}
+
+// Release implements [locker.Locker].
+func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
+	token, end, err := l.begin(ctx, Call{Op: Release, Key: key, Token: token})
+	if err == nil {
+		released, err = l.memory.Release(ctx, key, token)
+		released = released || err == nil && l.hasFailed(key, token)
+	}
+	end(released, err)
+	return released, err
+}
+
+// hasFailed reports whether an acquisition by token has failed and was not released since. That its Release reports
+// true ends the cleanup of package locker, which would go on for 5 seconds and outlast a synctest bubble.
+func (l *Locker) hasFailed(key, token string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	failed := l.failed[name{key, token}]
+	delete(l.failed, name{key, token})
+	return failed
+}
+
+// Wait implements [locker.Waiter].
+func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
+	token, end, err := l.begin(ctx, Call{Op: Wait, Key: key, Token: token, TTL: ttl})
+	if err == nil {
+		deadline, err = l.memory.Wait(ctx, key, token, ttl)
+	}
+	end(err == nil, err)
+	return deadline, err
+}
+
+// Watch implements [locker.Watcher].
+func (l *Locker) Watch(ctx context.Context, key string) (woken <-chan struct{}, err error) {
+	_, end, err := l.begin(ctx, Call{Op: Watch, Key: key})
+	if err == nil {
+		woken, err = l.memory.Watch(ctx, key)
+	}
+	end(err == nil, err)
+	return woken, err
+}
+
+// Fence implements [locker.Fencer].
+func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
+	token, end, err := l.begin(ctx, Call{Op: Fence, Key: key, Token: token})
+	if err == nil {
+		fence, ok, err = l.memory.Fence(ctx, key, token)
+	}
+	end(ok, err)
+	return fence, ok, err
+}
+
+// Inspect implements [locker.Inspector].
+func (l *Locker) Inspect(ctx context.Context, key string) (info locker.Info, err error) {
+	_, end, err := l.begin(ctx, Call{Op: Inspect, Key: key})
+	if err == nil {
+		info, err = l.memory.Inspect(ctx, key)
+	}
+	end(err == nil, err)
+	return l.seen(info), err
+}
+
+// List implements [locker.Lister].
+func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		_, end, err := l.begin(ctx, Call{Op: List, Key: prefix})
+		end(err == nil, err)
+		if err != nil {
+			yield(locker.Info{}, err)
+			return
+		}
+		for info, err := range l.memory.List(ctx, prefix) {
+			if !yield(l.seen(info), err) {
+				return
+			}
+		}
+	}
+}
+
+// seen is info with the token that callers know.
+func (l *Locker) seen(info locker.Info) locker.Info {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	info.Token = l.name(l.outside, info.Key, info.Token)
+	return info
+}
+
+// begin records a call, and returns its token in memory, a function to call with the result, and the error that was
+// arranged for it.
+func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok bool, err error), err error) {
+	l.mu.Lock()
+	if len(l.calls) == maxCalls {
+		l.calls = l.calls[1:]
+	}
+	l.calls = append(l.calls, &c)
+	t := l.trouble[c.Op]
+	if c.Op == Wait && t == (trouble{}) {
+		t = l.trouble[Acquire]
+	}
+	token = l.name(l.inside, c.Key, c.Token)
+	l.mu.Unlock()
+
+	end = func(ok bool, err error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.OK, c.Err = ok, err
+		if (c.Op == Acquire || c.Op == Wait) && err != nil && !errors.Is(err, locker.ErrHeld) {
+			if l.failed == nil || len(l.failed) == maxCalls {
+				l.failed = make(map[name]bool)
+			}
+			l.failed[name{c.Key, token}] = true
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case t.hang:
+		<-ctx.Done()
+		err = ctx.Err()
+	default:
+		err = t.err
+	}
+	return token, end, err
+}
