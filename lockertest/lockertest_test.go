@@ -126,6 +126,7 @@ func TestHang(t *testing.T) {
 		<-lease.Lost()
 		assert.Equal(t, time.Minute, time.Since(start), "the keep-alive cannot help")
 		assert.ErrorIs(t, lease.Err(), context.DeadlineExceeded)
+		assert.ErrorIs(t, lease.Unlock(t.Context()), locker.ErrNotHeld, "and ends what still hangs")
 	})
 }
 
