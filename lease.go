@@ -274,7 +274,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 		case <-own.Done():
 		}
 	}
-	kept := time.Now().Before(l.minHold)
+	kept := !l.minHold.IsZero() && time.Now().Before(l.minHold)
 	var ok bool
 	var err error
 	switch {

@@ -38,10 +38,13 @@ func (a *acquisition) try(ctx context.Context) error {
 
 // persist waits, and with WithRetry does so again after a backend error.
 func (a *acquisition) persist(ctx context.Context) error {
+	if !a.opts.retry {
+		return a.wait(ctx)
+	}
 	for failures := 1; ; failures++ {
 		began := time.Now()
 		err := a.wait(ctx)
-		if err == nil || !a.opts.retry || ctx.Err() != nil || isInvalid(err) {
+		if err == nil || ctx.Err() != nil || isInvalid(err) {
 			return err
 		}
 		a.obs.wait(err)
