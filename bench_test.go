@@ -38,8 +38,8 @@ var cycles = []struct {
 	}},
 }
 
-// BenchmarkObserved is an uncontended lock with and without an Observer. The two take turns, so that a busy machine
-// slows both: the metrics are medians, and their ratio.
+// BenchmarkObserved is an uncontended lock with and without an Observer. The two take turns, so
+// that a busy machine slows both: the metrics are medians, and their ratio.
 func BenchmarkObserved(b *testing.B) {
 	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(b).Addr, MaxRetries: -1})
 	b.Cleanup(func() { assert.NoError(b, client.Close()) })

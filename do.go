@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// Do runs fn while holding the lock of key. It waits for the lock as [Lock] does, keeps it alive until fn
-// returns (see [WithKeepAlive] and [WithMaxHold]), and unlocks it however fn ends: by a return, a panic or
-// [runtime.Goexit]. If several processes call Do, all of them run fn, one after the other. To run it in only
-// one of them, use [TryDo].
+// Do runs fn while holding the lock of key. It waits for the lock as [Lock] does, keeps it alive
+// until fn returns (see [WithKeepAlive] and [WithMaxHold]), and unlocks it however fn ends: by a
+// return, a panic or [runtime.Goexit]. If several processes call Do, all of them run fn, one after
+// the other. To run it in only one of them, use [TryDo].
 //
-// The context of fn is that of [Lease.Context]: it is cancelled with the cause [ErrNotHeld] when the lock is
-// lost, and [FromContext] returns its lease. The error of Do joins fn's error and Unlock's. The latter is
-// ErrNotHeld if the lock was lost: what fn did may then have overlapped with another holder. If the lock
-// cannot be taken, fn does not run and the error is that of Lock, never ErrNotHeld.
+// The context of fn is that of [Lease.Context]: it is cancelled with the cause [ErrNotHeld] when
+// the lock is lost, and [FromContext] returns its lease. The error of Do joins fn's error and
+// Unlock's. The latter is ErrNotHeld if the lock was lost: what fn did may then have overlapped
+// with another holder. If the lock cannot be taken, fn does not run and the error is that of Lock,
+// never ErrNotHeld.
 func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) error {
 	if fn == nil {
@@ -31,12 +32,12 @@ func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(co
 	return run(ctx, Leases{lease}, fn)
 }
 
-// TryDo is [Do] if the lock is free. If another token holds it, or is next in the queue for it, TryDo does
-// nothing and returns (false, nil). ran reports whether fn was called; if not, a non-nil error is that of
-// [TryLock].
+// TryDo runs fn as [Do] does if the lock is free. If another token holds the lock, or is next in
+// the queue for it, TryDo returns (false, nil). ran reports whether fn was called; if it was not, a
+// non-nil error is that of [TryLock].
 //
-// Without [WithMinHold] the lock is free again when fn has returned, so another process that comes later runs
-// fn once more.
+// The lock is free again when fn has returned, so another process that tries a moment later runs fn
+// again. To run fn once in a period, use [WithMinHold].
 func TryDo(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) (ran bool, err error) {
 	const op = "try do"
@@ -47,7 +48,7 @@ func TryDo(ctx context.Context, l Locker, key string, ttl time.Duration, fn func
 	o.keepAlive = true
 	lease, err := lock(ctx, op, l, key, ttl, o, false, false)
 	switch {
-	case errors.Is(err, ErrHeld) && ctx.Err() == nil:
+	case errors.Is(err, ErrHeld):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -72,17 +73,22 @@ func run(ctx context.Context, leases Leases, fn func(context.Context) error) (er
 	return fn(fnCtx)
 }
 
-// FromContext returns the lease that ctx is bound to: in the function of [Do], [TryDo] or [DoAll], and in
-// contexts from [Lease.Context] or [Leases.Context], of which it is the first. Elsewhere it returns nil. A
-// context that is bound to a lease within another one's belongs to the inner lease.
+// FromContext returns the lease that ctx carries, and nil if it carries none. The context of the
+// function of [Do] or [TryDo] carries its lease, and so do contexts from [Lease.Context]. Those of
+// [DoAll] and [Leases.Context] carry all their leases, of which FromContext returns the first. If
+// leases are nested, it returns the innermost.
+//
+// With such a context, [Lock], [Do], [TryDo], [LockAll] and [DoAll] return [ErrDeadlock] for a lock
+// whose lease it carries and that is still held. A goroutine that is to wait for the lock while the
+// lease is held needs a context that is not derived from this one.
 func FromContext(ctx context.Context) *Lease {
-	if c := boundTo(ctx); c != nil && len(c.leases) > 0 {
+	if c := carriedBy(ctx); c != nil && len(c.leases) > 0 {
 		return c.leases[0]
 	}
 	return nil
 }
 
-// leaseContext is a context that is bound to leases.
+// leaseContext is a context that carries leases.
 type leaseContext struct {
 	context.Context // ends with the caller's context, and with the loss of a lease
 	cancel          context.CancelCauseFunc
@@ -99,15 +105,15 @@ func (c *leaseContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-func boundTo(ctx context.Context) *leaseContext {
+func carriedBy(ctx context.Context) *leaseContext {
 	c, _ := ctx.Value(leaseContextKey{}).(*leaseContext)
 	return c
 }
 
-// isCarried reports whether ctx is bound to a lease that holds the lock of key on l, under another token: then
-// whoever waits for the lock with ctx waits for itself.
+// isCarried reports whether ctx carries a lease that holds the lock of key on l, under another
+// token: a caller that waits for the lock with ctx would wait for itself.
 func isCarried(ctx context.Context, l Locker, key, token string) bool {
-	for c := boundTo(ctx); c != nil; c = boundTo(c.Context) {
+	for c := carriedBy(ctx); c != nil; c = carriedBy(c.Context) {
 		for _, lease := range c.leases {
 			if lease.Key() == key && lease.Token() != token && isSame(lease.locker, l) && lease.isHeldNow() {
 				return true
@@ -122,12 +128,10 @@ func isSame(a, b Locker) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
-// Context returns a context that is derived from ctx and is cancelled with the cause [ErrNotHeld] when the
-// lease is lost, by the same clock as [Lease.Lost]. Unlock and Detach do not cancel it. Call cancel when the
-// context is no longer needed, to free what it uses.
-//
-// The context is bound to the lease: [FromContext] returns it, and a Lock of the same key with this context
-// is [ErrDeadlock] while the lease is held.
+// Context returns a copy of ctx that is cancelled with the cause [ErrNotHeld] when the lease is
+// lost, at the same moment as [Lease.Lost] is closed. Unlock and Detach do not cancel it. Call the
+// CancelFunc when the context is no longer needed. The context carries the lease, see
+// [FromContext].
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return Leases{l}.Context(ctx)
 }

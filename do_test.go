@@ -110,17 +110,17 @@ func TestFromContext(t *testing.T) {
 	assert.Nil(t, locker.FromContext(none))
 }
 
-// A caller whose context is bound to a lease of a lock would wait for itself.
+// A caller whose context carries a lease of a lock would wait for itself.
 func TestDeadlock(t *testing.T) {
 	nop := func(context.Context) error { return nil }
-	// What every entry point does with ctx, which is bound to a lease of "k" on l.
+	// refused checks every entry point with ctx, which carries a lease of "k" on l.
 	refused := func(t *testing.T, ctx context.Context, l locker.Locker) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
 		start := time.Now()
 		_, err := locker.Lock(ctx, l, "k", time.Minute, locker.WithRetry())
-		assert.EqualError(t, err, `locker: lock "k": the context is bound to a lease of this lock already`)
+		assert.EqualError(t, err, `locker: lock "k": the context already carries a lease of this lock`)
 		assert.ErrorIs(t, err, locker.ErrDeadlock)
 		assert.NotErrorIs(t, err, locker.ErrHeld, "as if another held it")
 		assert.ErrorIs(t, locker.Do(ctx, l, "k", time.Minute, unreachable(t)), locker.ErrDeadlock)
@@ -129,7 +129,7 @@ func TestDeadlock(t *testing.T) {
 		_, err = locker.LockAll(ctx, l, []string{"a", "k"}, time.Minute)
 		assert.ErrorIs(t, err, locker.ErrDeadlock)
 		err = locker.DoAll(ctx, l, []string{"k", "a"}, time.Minute, unreachable(t))
-		assert.EqualError(t, err, `locker: do all "k": the context is bound to a lease of this lock already`)
+		assert.EqualError(t, err, `locker: do all "k": the context already carries a lease of this lock`)
 		_, err = locker.TryLock(ctx, l, "k", time.Minute)
 		assert.ErrorIs(t, err, locker.ErrHeld, "TryLock does not wait")
 		assert.Zero(t, time.Since(start))

@@ -61,8 +61,8 @@ func (l *Lease) extendInTime() {
 	err = l.extend(ctx, 0)
 }
 
-// watchObserved makes sure that the observer of a lease whose keep-alive is in trouble, or over, hears of its
-// loss on time. It needs l.mu.
+// watchObserved makes sure that the observer of a lease whose keep-alive is in trouble, or over,
+// hears of its loss on time. It needs l.mu.
 func (l *Lease) watchObserved() {
 	if l.obs != nil {
 		l.watchDeadline()
@@ -77,7 +77,8 @@ func (l *Lease) endKeepAlive() {
 	l.keep.timer.Stop()
 }
 
-// reschedule puts the next extension a third of the present ttl, or of the time that is left, from now.
+// reschedule puts the next extension a third of the present ttl, or of the time that is left, from
+// now.
 func (l *Lease) reschedule() {
 	l.mu.Lock()
 	defer l.unlock()
@@ -86,8 +87,8 @@ func (l *Lease) reschedule() {
 	}
 }
 
-// interruptKeepAlive cancels an extension of the keep-alive that is under way and returns a channel that is
-// closed when it has ended, or nil if there is none. It needs l.mu.
+// interruptKeepAlive cancels an extension of the keep-alive that is under way and returns a channel
+// that is closed when it has ended, or nil if there is none. It needs l.mu.
 func (l *Lease) interruptKeepAlive() <-chan struct{} {
 	if l.keep == nil || l.keep.ended == nil {
 		return nil
@@ -96,14 +97,15 @@ func (l *Lease) interruptKeepAlive() <-chan struct{} {
 	return l.keep.ended
 }
 
-// keepAliveTimeout bounds an extension of the keep-alive: half of the time that is left, so that there is time
-// for another one. It needs l.mu.
+// keepAliveTimeout bounds an extension of the keep-alive: half of the time that is left, so that
+// there is time for another one. It needs l.mu.
 func (l *Lease) keepAliveTimeout() time.Duration {
 	return max(time.Until(l.deadline)/2, time.Millisecond)
 }
 
-// third returns the delay before the next extension: a third of the ttl, or of the time that is left if
-// that is less, minus some jitter, so that leases which began together do not stay in step. It needs l.mu.
+// third returns the delay before the next extension: a third of the ttl, or of the time that is
+// left if that is less, minus some jitter, so that leases which began together do not stay in step.
+// It needs l.mu.
 func (l *Lease) third() time.Duration {
 	d := max(min(l.ttl, time.Until(l.deadline)), 0)
 	return d/3 - rand.N(d/30+1)

@@ -14,11 +14,12 @@ import (
 // unlockTimeout bounds an Unlock whatever its context: a dead backend delays the caller this long.
 const unlockTimeout = 5 * time.Second
 
-// Lease is a lock that is held until [Lease.Unlock], [Lease.Detach] or its loss. It is safe for concurrent
-// use. A nil or zero Lease holds nothing: its methods return [ErrNotHeld] or zero values.
+// Lease is a lock that is held until [Lease.Unlock], [Lease.Detach] or its loss. It is safe for
+// concurrent use. A nil or zero Lease holds nothing: its methods return [ErrNotHeld] or zero
+// values.
 //
-// A lease is lost when its deadline passes, or when the backend reports that its token no longer holds the
-// lock. A lost lease stays lost.
+// A lease is lost when its deadline passes, or when the backend reports that its token no longer
+// holds the lock. A lost lease stays lost.
 type Lease struct {
 	locker Locker // not an Observed one, but what is behind it
 	key    string
@@ -81,16 +82,17 @@ func (l *Lease) Token() string {
 	return l.token
 }
 
-// Deadline returns the moment at which the lock must be assumed gone. Each successful extension moves it.
-// While an extension is under way, and after one of unknown outcome, it is the earlier of the old deadline
-// and the new one. An extension of unknown outcome may still take effect at any time, so from then on the
-// Deadline is never further off than that extension's ttl.
+// Deadline returns the moment at which the lock must be assumed gone. Each successful extension
+// moves it. While an extension is under way, and after one of unknown outcome, it is the earlier of
+// the old deadline and the new one. An extension of unknown outcome may still take effect at any
+// time, so from then on the Deadline is never further off than that extension's ttl.
 //
-// Deadline counts from before the request was sent, on this process's monotonic clock. It is never after the
-// real expiry while that clock runs. On Linux and many other systems the clock stops while the machine is
-// suspended, and the same can happen to a virtual machine that is paused. After that, Deadline is late by as
-// long as the clock stood still: until an extension is refused, the lease may claim a lock that the backend
-// has given to another. Where that can happen, use [Lease.Fence].
+// Deadline counts from before the request was sent, on this process's monotonic clock. It is never
+// after the real expiry while that clock runs. On Linux and many other systems the clock stops
+// while the machine is suspended, and the same can happen to a virtual machine that is paused.
+// After that, Deadline is late by as long as the clock stood still: until an extension is refused,
+// the lease may claim a lock that the backend has given to another. Where that can happen, use
+// [Lease.Fence].
 func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}
@@ -100,9 +102,10 @@ func (l *Lease) Deadline() time.Time {
 	return l.deadline
 }
 
-// Lost returns a channel that is closed when the lease is lost: its deadline has passed, or an extension or
-// a fencing number was refused. It is closed on time even when the backend cannot be reached, by the same
-// clock as [Lease.Deadline]. It stays open after Detach, and after an Unlock of a lease that was not lost.
+// Lost returns a channel that is closed when the lease is lost: its deadline has passed, or an
+// extension or a fencing number was refused. It is closed on time even when the backend cannot be
+// reached, by the same clock as [Lease.Deadline]. It stays open after Detach, and after an Unlock
+// of a lease that was not lost.
 func (l *Lease) Lost() <-chan struct{} {
 	if l == nil || l.locker == nil {
 		return closedChannel
@@ -121,9 +124,10 @@ func (l *Lease) Lost() <-chan struct{} {
 	return l.lost
 }
 
-// Err returns nil while the lease is held, and after an Unlock or Detach of one that was not lost. If the lease
-// was lost, the error wraps [ErrNotHeld] and gives the reason. If that is a deadline that passed because
-// extensions failed, the error also wraps that of the last one.
+// Err returns why the lease was lost, in an error that wraps [ErrNotHeld]. If its deadline passed
+// after a failed extension, by the keep-alive for instance, the error also wraps that of the last
+// one. Err returns nil while the lease is held, and after an Unlock or Detach of a lease that was
+// not lost.
 func (l *Lease) Err() error {
 	if l == nil || l.locker == nil {
 		return noLease("lease")
@@ -139,10 +143,11 @@ func (l *Lease) Err() error {
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Extend replaces the remaining time of the lock by ttl, which may be shorter. A keep-alive goes on with the
-// new ttl. The error is [ErrNotHeld] if the lease is lost, and [ErrInvalidTTL] if ttl is less than a
-// millisecond or too long for the backend. After any other error the outcome is unknown, and the request may
-// still take effect later: the lease is held until its Deadline, and Extend may be called again.
+// Extend replaces the remaining time of the lock by ttl, which may be shorter. A keep-alive goes on
+// with the new ttl. The error is [ErrNotHeld] if the lease is lost, and [ErrInvalidTTL] if ttl is
+// less than a millisecond or too long for the backend. After any other error the outcome is
+// unknown, and the request may still take effect later: the lease is held until its Deadline, and
+// Extend may be called again.
 //
 // Extend waits until an extension that is under way, such as a keep-alive's, has ended or ctx has.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
@@ -161,8 +166,8 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// extend makes one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when its turn
-// comes.
+// extend makes one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when
+// its turn comes.
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	l.mu.Lock()
 	if l.turn == nil {
@@ -237,15 +242,16 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 	return nil
 }
 
-// Unlock releases the lock, or with [WithMinHold] leaves it to expire when that time is over. It can be
-// deferred: it keeps the values of ctx but not its cancellation, and takes at most 5 seconds, or up to one I/O
-// timeout of the client more if the client cannot be interrupted.
+// Unlock releases the lock; within the time of [WithMinHold] it leaves the lock to expire at the
+// end of it. Unlock can be deferred: it keeps the values of ctx but not its cancellation, and takes
+// at most 5 seconds, or up to one I/O timeout of the client more if the client cannot be
+// interrupted.
 //
-// The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with another
-// holder's. It is joined with the backend's error if what might be left of the lock could not be released
-// either. Once the backend has answered an Unlock, every further one returns ErrNotHeld. Any other
-// error means that the lock may have been released or not. Unlock may then be called again;
-// otherwise the lock ends with its ttl, which with WithMinHold may be too early.
+// The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
+// another holder's. It is joined with the backend's error if what might be left of the lock could
+// not be released either. Once the backend has answered an Unlock, every further one returns
+// ErrNotHeld. Any other error means that the lock may have been released or not. Unlock may then be
+// called again; otherwise the lock ends with its ttl.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
@@ -316,8 +322,8 @@ const (
 	maxExtendDelay   = time.Second
 )
 
-// extendToMinHold sees to it that the lock outlasts the lease. It repeats an extension without an answer for as
-// long as ctx allows: if none arrives, the lock ends too early.
+// extendToMinHold sees to it that the lock outlasts the lease. It repeats an extension without an
+// answer for as long as ctx allows: if none arrives, the lock ends too early.
 func (l *Lease) extendToMinHold(ctx context.Context) (extended bool, err error) {
 	for delay := firstExtendDelay; ; delay = min(2*delay, maxExtendDelay) {
 		extended, err = l.locker.Extend(ctx, l.key, l.token, max(time.Until(l.minHold), time.Millisecond))
@@ -331,19 +337,20 @@ func (l *Lease) extendToMinHold(ctx context.Context) (extended bool, err error) 
 	return extended, err
 }
 
-// Fence returns a fencing number, which is greater than every number minted for this key before, by any
-// holder, and less than 2^63. Pass it to the resource that the lock protects, and let the resource refuse a
-// number smaller than the last one it has seen, and an equal one from another holder:
+// Fence returns a fencing number, which is greater than every number minted for this key before, by
+// any holder, and less than 2^63. Pass it to the resource that the lock protects, and let the
+// resource refuse a number smaller than the last one it has seen, and an equal one from another
+// holder:
 //
 //	UPDATE invoices SET status = $1, fence = $2, holder = $3
 //	WHERE id = $4 AND (fence < $2 OR fence = $2 AND holder = $3)
 //
-// with the number as $2 and the lease's token as $3. Each call makes a request and mints a new number, so
-// most programs need one call for each lease. Numbers grow even over a loss of the backend's data, since
-// they start at its clock; the adapter's documentation describes the limits.
+// with the number as $2 and the lease's token as $3. Each call makes a request and mints a new
+// number, so most programs need one call for each lease. Numbers grow even over a loss of the
+// backend's data, since they start at its clock; the adapter's documentation describes the limits.
 //
-// The error is [ErrNotHeld] if the lease is lost, [errors.ErrUnsupported] if the backend has no fencing
-// numbers, and otherwise the backend's or ctx's.
+// The error is [ErrNotHeld] if the lease is lost, [errors.ErrUnsupported] if the backend has no
+// fencing numbers, and otherwise the backend's or ctx's.
 func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 	if l == nil || l.locker == nil {
 		return 0, noLease("fence")
@@ -370,10 +377,10 @@ func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 	return n, nil
 }
 
-// Detach stops the keep-alive and gives up the lease without releasing the lock. From then on the lock belongs
-// to whatever process has the token and calls [Resume] before the deadline. Detach waits until an extension
-// that is under way, by the keep-alive or another goroutine, has ended, so that it cannot arrive after the
-// new owner's.
+// Detach stops the keep-alive and gives up the lease without releasing the lock. From then on the
+// lock belongs to whatever process has the token and calls [Resume] before the deadline. Detach
+// waits until an extension that is under way, by the keep-alive or another goroutine, has ended, so
+// that it cannot arrive after the new owner's.
 func (l *Lease) Detach() {
 	if l == nil || l.locker == nil {
 		return

@@ -9,23 +9,24 @@ import (
 	"time"
 )
 
-// Leases are the leases of several locks, in the order of their keys. See [LockAll].
+// Leases are the leases of several locks, sorted by key. See [LockAll].
 type Leases []*Lease
 
-// LockAll takes the locks of all keys for ttl, or none. It waits for one after the other, in the order of the
-// keys, so that callers whose keys overlap do not deadlock, and keeps those that it has alive meanwhile: when
-// LockAll returns, the oldest has at least about two thirds of its ttl left, unless the backend is slow. At
-// least one key is needed, and none may be there twice.
+// LockAll takes the locks of all keys, each for ttl, or none of them. It waits for one after the
+// other, in sorted order, so callers whose keys overlap do not deadlock. It keeps the locks that it
+// has alive meanwhile, so each has about two thirds of its ttl left, or more, when LockAll returns.
+// An empty list is an error, and so is a duplicate key.
 //
-// The errors are those of [Lock]. If LockAll cannot take all the locks, it releases those that it has. One that
-// is lost while it waits for the rest is an error, but not [ErrNotHeld], and with [WithRetry] makes it begin
-// again. [WithMinHold] and [WithMaxHold] count from when all the locks are held.
+// The other errors are those of [Lock]. After an error LockAll has released what it had taken. If
+// one of the locks is lost while LockAll waits for the next, that is an error as well, but not
+// [ErrNotHeld]; with [WithRetry] LockAll starts again. The times of [WithMinHold] and [WithMaxHold]
+// count from when all the locks are held.
 func LockAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, opts ...Option) (Leases, error) {
 	return lockAll(ctx, "lock all", l, keys, ttl, apply(opts))
 }
 
-// DoAll is [Do] for the locks of all keys: it takes them as [LockAll] does, and runs fn while it holds them. The
-// context of fn is that of [Leases.Context].
+// DoAll is [Do] for the locks of all keys: it takes them as [LockAll] does, and runs fn while it
+// holds them. The context of fn is that of [Leases.Context].
 func DoAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) error {
 	const op = "do all"
@@ -52,7 +53,7 @@ func lockAll(ctx context.Context, op string, l Locker, keys []string, ttl time.D
 		err := checkKey(l, key)
 		switch {
 		case err == nil && i > 0 && key == keys[i-1]:
-			err = errors.New("the key is there twice")
+			err = errors.New("duplicate key")
 		case err == nil && isCarried(ctx, behind, key, o.token):
 			err = ErrDeadlock
 		}
@@ -105,7 +106,8 @@ func lockInTurn(ctx context.Context, op string, l Locker, keys []string, ttl tim
 	return leases, nil
 }
 
-// lostError hides that it is ErrNotHeld: nothing has been done yet that may have overlapped with another holder.
+// lostError hides that it is ErrNotHeld: nothing has been done yet that may have overlapped with
+// another holder.
 type lostError struct{ lost error }
 
 func (e *lostError) Error() string { return "while waiting for the lock: " + e.lost.Error() }
@@ -120,9 +122,9 @@ func (ls Leases) firstError() error {
 	return nil
 }
 
-// Unlock releases all the locks, the last one first, and joins the errors of [Lease.Unlock]. It tries every
-// lock, whatever the errors of others, and takes up to 5 seconds, or up to 10 if the backend begins to hang
-// meanwhile.
+// Unlock releases the locks in reverse order and joins the errors of [Lease.Unlock]. An error does
+// not keep it from releasing the rest. If the backend hangs, Unlock takes about twice as long as
+// that of one lease.
 func (ls Leases) Unlock(ctx context.Context) error {
 	errs := make([]error, len(ls))
 	var rest sync.WaitGroup
@@ -142,7 +144,7 @@ func (ls Leases) Unlock(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Context is [Lease.Context] for all the leases: it is cancelled when one of them is lost.
+// Context is [Lease.Context] for several leases. The context is cancelled when any of them is lost.
 func (ls Leases) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancelCause(ctx)
 	c := &leaseContext{Context: inner, cancel: cancel, leases: ls}

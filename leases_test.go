@@ -218,7 +218,7 @@ func TestLockAll(t *testing.T) {
 			is   error
 		}{
 			{nil, `locker: %s: no keys`, nil},
-			{[]string{"b", "a", "b"}, `locker: %s "b": the key is there twice`, nil},
+			{[]string{"b", "a", "b"}, `locker: %s "b": duplicate key`, nil},
 			{[]string{"b", ""}, `locker: %s "": invalid key: empty`, locker.ErrInvalidKey},
 		} {
 			_, err := locker.LockAll(ctx, l, c.keys, time.Minute)

@@ -7,43 +7,43 @@ import (
 	"time"
 )
 
-// TryLock makes one attempt to take the lock of key for ttl. If another token holds the lock, or is next in
-// the queue for it, the error is [ErrHeld]. Invalid arguments are [ErrInvalidKey], [ErrInvalidTTL] or
-// [ErrInvalidToken].
+// TryLock makes one attempt to take the lock of key for ttl. If another token holds the lock, or is
+// next in the queue for it, the error is [ErrHeld]. Invalid arguments are [ErrInvalidKey],
+// [ErrInvalidTTL] or [ErrInvalidToken].
 //
-// Any other error, from the backend or from ctx, means that the outcome is unknown. TryLock then releases
-// the lock in the background, for up to 5 seconds, in case the attempt took it after all; if that fails
-// too, the lock ends with its ttl. An answer that arrives after ttl has passed is such an error. At most 256
-// of these cleanups run for a Locker at a time, and 4,096 in the process; beyond that the lock is left to
-// its ttl.
+// Any other error, from the backend or from ctx, means that the outcome is unknown. TryLock then
+// releases the lock in the background, for up to 5 seconds, in case the attempt took it after all;
+// if that fails too, the lock ends with its ttl. An answer that arrives after ttl has passed is
+// such an error. At most 256 of these cleanups run for a Locker at a time, and 4,096 in the
+// process; beyond that the lock is left to its ttl.
 //
-// ctx bounds the attempt, not the lease. If the backend hangs, TryLock may return up to one I/O timeout of
-// the client after ctx has ended, unless ctx's deadline is nearer than that timeout. Errors wrap ctx.Err,
-// not its cause.
+// ctx bounds the attempt, not the lease. If the backend hangs, TryLock may return up to one I/O
+// timeout of the client after ctx has ended, unless ctx's deadline is nearer than that timeout.
+// Errors wrap ctx.Err, not its cause.
 func TryLock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	return lock(ctx, "try lock", l, key, ttl, apply(opts), false, true)
 }
 
-// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter] it stands in
-// the backend's queue. Elsewhere it polls, see [WithBackoff]; on a [Watcher] a release wakes it, and once the
-// subscription is live it polls more rarely. A subscription that fails or hangs does not delay Lock, which
-// polls meanwhile and subscribes again.
+// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter] it
+// stands in the backend's queue. Elsewhere it polls, see [WithBackoff]; on a [Watcher] a release
+// wakes it, and once the subscription is live it polls more rarely. A subscription that fails or
+// hangs does not delay Lock, which polls meanwhile and subscribes again.
 //
-// The errors are those of [TryLock], with one difference: if ctx ends after an attempt was refused, the error
-// wraps both ctx's error and [ErrHeld]. Lock returns a backend error immediately. To survive a server
-// restart, use [WithRetry].
+// The errors are those of [TryLock], with one difference: if ctx ends after an attempt was refused,
+// the error wraps both ctx's error and [ErrHeld]. Lock returns a backend error immediately. To
+// survive a server restart, use [WithRetry].
 //
-// If ctx carries a lease of the same lock (see [FromContext]) Lock would wait for its own caller: the error is
-// then [ErrDeadlock].
+// If ctx carries a lease of the same lock (see [FromContext]), Lock would wait for its own caller.
+// It returns [ErrDeadlock] instead.
 func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	return lock(ctx, "lock", l, key, ttl, apply(opts), true, false)
 }
 
-// Resume takes over a lock that token holds, left by another process or by an earlier run of this one, and
-// extends it to ttl. If token does not hold the lock, the error is [ErrNotHeld]. After a backend error the
-// lock may have been extended or not, or be extended later. Resume may be called again, but not with a longer
-// ttl: the earlier request may yet arrive and end the lock after its own. Only [WithKeepAlive] and
-// [WithMaxHold] apply, and the latter counts from now.
+// Resume takes over a lock that token holds, left by another process or by an earlier run of this
+// one, and extends it to ttl. If token does not hold the lock, the error is [ErrNotHeld]. After a
+// backend error the lock may have been extended or not, or be extended later. Resume may be called
+// again, but not with a longer ttl: the earlier request may yet arrive and end the lock after its
+// own. Only [WithKeepAlive] and [WithMaxHold] apply, and the latter counts from now.
 func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	const op = "resume"
 	l, observer, err := reveal(l)
@@ -75,8 +75,8 @@ func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration,
 	return newLease(ctx, obs, l, key, token, ttl, deadline, o), nil
 }
 
-// lock checks the arguments, acquires the lock and makes the lease. Only a caller that waits, or that would
-// mistake itself for another process, is refused a lock that ctx carries.
+// lock checks the arguments, acquires the lock and makes the lease. Only a caller that waits, or
+// that would mistake itself for another process, is refused a lock that ctx carries.
 func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duration, o options,
 	wait, carried bool) (*Lease, error) {
 	l, observer, err := reveal(l)

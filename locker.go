@@ -7,15 +7,21 @@
 //	}
 //	defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
 //
-// [Lock] waits for the lock, [TryLock] does not, [Do] runs a function under it and keeps it alive, and
-// [Resume] takes over a lock that another process acquired. They return a [Lease], which knows its deadline,
-// reports when the lock is lost, and releases the lock even after the context has ended. Unlock's error is
-// [ErrNotHeld] if the lock was lost, so do not drop it.
+// [Lock] waits for the lock, [TryLock] does not, and [Resume] takes over a lock that another process
+// acquired. They return a [Lease], which knows its deadline, reports when the lock is lost, and
+// releases the lock even after the context has ended. Unlock's error is [ErrNotHeld] if the lock was
+// lost, so do not drop it.
 //
-// A backend is anything that implements [Locker]: three stateless operations, each a single attempt. The
-// packages memory, redisv9, redigo and memcache in this module are backends; package conformance tests your
-// own. Package cohort lets the goroutines of a process share one place among the contenders. Package
-// singleflight builds on locks: when a cache key expires, one process of the fleet loads it.
+// [Do] runs a function while it holds the lock, and keeps the lock alive. [TryDo] does so only if the
+// lock is free: with [WithMinHold], a job that all replicas start at the same time runs once. [LockAll]
+// and [DoAll] take several locks at a time.
+//
+// A backend is anything that implements [Locker]: three stateless operations, each a single attempt.
+// The packages memory, redisv9, redigo and memcache in this module are backends; package conformance
+// tests your own. [Observed] reports what becomes of a backend's locks, for metrics and logs. Package
+// lockertest has a backend for your tests. Package cohort lets the goroutines of a process share one
+// place among the contenders. Package singleflight builds on locks: when a cache key expires, one
+// process of the fleet loads it.
 //
 // # What such a lock promises
 //
@@ -41,9 +47,9 @@ import (
 // Locker is what a backend implements. It is stateless: the token that proves ownership is an argument of
 // every method, so a retry is safe, and ownership can move to another process with the token.
 //
-// Applications do not call these methods, they call [Lock], [TryLock], [Do] and [Resume], which check the
-// arguments first: a Locker may rely on a key and a token of 1 to 1,024 bytes and a ttl of at least a
-// millisecond. A Locker is safe for concurrent use.
+// Applications do not call these methods. They call the functions of this package, such as [Lock],
+// which check the arguments first: a Locker may rely on a key and a token of 1 to 1,024 bytes and a
+// ttl of at least a millisecond. A Locker is safe for concurrent use.
 //
 // These are the rules. Package conformance checks them, and refers to them by number:
 //
@@ -152,9 +158,9 @@ var (
 	// ErrNotHeld means that the lease or token does not, or no longer, hold the lock.
 	ErrNotHeld = errors.New("the lock is not held")
 
-	// ErrDeadlock means that the caller's context is bound to a lease of the very lock that it asked for, so
-	// that waiting for the lock would be waiting for itself.
-	ErrDeadlock = errors.New("the context is bound to a lease of this lock already")
+	// ErrDeadlock means that the caller's context carries a lease of the lock that it asks for, so it
+	// would wait for itself. See [FromContext].
+	ErrDeadlock = errors.New("the context already carries a lease of this lock")
 
 	// ErrInvalidKey means that a key is empty or longer than 1,024 bytes.
 	ErrInvalidKey = errors.New("invalid key")

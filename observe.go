@@ -9,69 +9,76 @@ import (
 	"github.com/golockers/locker/internal/waithook"
 )
 
-// Observer is called for each [Event] of a Locker that [Observed] returned. It is safe for concurrent use.
+// Observer receives the events of a Locker that was made by [Observed]. Its method is called
+// concurrently.
 //
-// Observe is called by the goroutine that acquires, extends or unlocks, and for the keep-alive, a loss and a
-// cleanup by one in the background. It holds none of this package's locks, so it may use the lease, but the
-// caller waits for it: a slow Observer makes locks slow, and one that panics does so in that goroutine. ctx has
-// the values of the caller's context, or of the acquisition's in the background, and may have ended.
+// The goroutine that acquires, extends or unlocks calls Observe and waits for it; for the
+// keep-alive, a loss and a cleanup it is one in the background. A slow Observer therefore slows
+// locks down, and a panic in it is a panic of that goroutine. Observe may use the lease. ctx has
+// the values of the caller's context, or in the background those of the acquisition's, and may have
+// ended.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// Event is what became of an acquisition or a lease.
+// Event is a step of an acquisition or of a lease.
 type Event struct {
 	Kind EventKind
 	Key  string
 
-	// Took is the time since the acquisition began, for Waiting, Acquired, Refused, Failed and CleanedUp. For
-	// the others it is the time that the lock has been held.
+	// Took is the time since the acquisition began, for Waiting, Acquired, Refused, Failed and
+	// CleanedUp, and the time since the lock was acquired for the others.
 	Took time.Duration
 
-	// Err is the reason of Refused, Failed, ExtendFailed, Lost and UnlockFailed. It may be that of Waiting.
+	// Err is the reason for Refused, Failed, ExtendFailed, Lost and UnlockFailed, and may be set
+	// for Waiting.
 	Err error
 }
 
 // EventKind is the kind of an [Event].
 type EventKind uint8
 
+// Each acquisition is reported as one of Acquired, Refused and Failed, unless its arguments were
+// invalid or its context had already ended. [Resume] counts as an acquisition.
 const (
-	// Waiting: an acquisition was refused for the first time and now waits. With [WithRetry] the reason may be
-	// a backend error. A [Waiter] that is not of this module does not report when it begins to wait.
+	// Waiting means that an acquisition was refused for the first time and waits. With [WithRetry]
+	// it may also have failed, with Err as the reason. A [Waiter] outside of this module does not
+	// report that its callers wait.
 	Waiting EventKind = iota + 1
 
-	// Acquired: an acquisition has the lock. [Resume] is one, too. Each acquisition whose arguments were valid
-	// ends with one of Acquired, Refused and Failed.
+	// Acquired means that an acquisition has the lock.
 	Acquired
 
-	// Refused: another holds the lock. TryLock or TryDo was refused, or ctx ended while Lock was waiting.
+	// Refused means that an acquisition ended because another token holds the lock, after waiting
+	// or without.
 	Refused
 
-	// Failed: any other error ended an acquisition.
+	// Failed means that an acquisition ended with any other error.
 	Failed
 
-	// Extended: the keep-alive or the caller extended the lock.
+	// Extended means that the keep-alive or the caller extended the lock.
 	Extended
 
-	// ExtendFailed: an extension got an error. The lease is held until its deadline.
+	// ExtendFailed means that an extension failed. The lease is held until its deadline.
 	ExtendFailed
 
-	// Lost: the lease is lost. It is reported at most once for each lease, and on time if the lease has a
-	// keep-alive or a context of [Lease.Context], or its Lost was called, and otherwise by the next call of one
-	// of its methods.
+	// Lost means that the lease was lost. It is reported once, and on time if the lease has a
+	// keep-alive or if its Lost or Context was called. Otherwise it is reported when a method of
+	// the lease next notices.
 	Lost
 
-	// Unlocked: the lock was released.
+	// Unlocked means that the lock was released.
 	Unlocked
 
-	// UnlockFailed: Unlock returned an error, [ErrNotHeld] among others. It may be called again.
+	// UnlockFailed means that Unlock returned an error, which may be [ErrNotHeld].
 	UnlockFailed
 
-	// Detached: the lease was given up and the lock is still held, by Detach or by an Unlock [WithMinHold].
+	// Detached means that the lease was given up without releasing the lock, by Detach or by an
+	// Unlock with [WithMinHold].
 	Detached
 
-	// CleanedUp: after a Failed acquisition that had taken the lock all the same, it was released in the
-	// background. A cleanup that finds nothing is not reported.
+	// CleanedUp means that a Failed acquisition had taken the lock after all, and that it was
+	// released in the background. A cleanup that finds nothing is not reported.
 	CleanedUp
 )
 
@@ -81,7 +88,7 @@ var kindNames = [...]string{
 	Detached: "detached", CleanedUp: "cleaned up",
 }
 
-// String returns the kind in lower case, for instance "extend failed".
+// String returns the kind in words, such as "extend failed".
 func (k EventKind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {
 		return "unknown"
@@ -89,9 +96,9 @@ func (k EventKind) String() string {
 	return kindNames[k]
 }
 
-// LogObserver returns an Observer that logs each event with its key, the time it took and its error. Failed,
-// ExtendFailed, Lost and UnlockFailed are warnings, and all others are logged for debugging. A nil logger is
-// [slog.Default].
+// LogObserver returns an Observer that logs each event with its key, time and error: Failed,
+// ExtendFailed, Lost and UnlockFailed at level Warn, and the others at level Debug. A nil logger
+// means [slog.Default].
 func LogObserver(logger *slog.Logger) Observer { return logObserver{logger} }
 
 type logObserver struct{ logger *slog.Logger }
@@ -116,8 +123,9 @@ func (o logObserver) Observe(ctx context.Context, e Event) {
 	logger.LogAttrs(ctx, level, "lock "+e.Kind.String(), attrs...)
 }
 
-// observation reports the events of one acquisition and its lease. It is also the context of the acquisition's
-// Wait, which finds it there to note that it waits. A nil observation reports nothing.
+// observation reports the events of one acquisition and its lease. It is also the context of the
+// acquisition's Wait, which finds it there to note that it waits. A nil observation reports
+// nothing.
 type observation struct {
 	context.Context // the acquisition's
 	observer        Observer
@@ -127,8 +135,8 @@ type observation struct {
 	waits           atomic.Bool // Waiting was reported, or must not be any more
 }
 
-// observe begins the observation of an acquisition, and returns the context for it. Without an observer
-// it is nil.
+// observe begins the observation of an acquisition, and returns the context for it. Without an
+// observer it is nil.
 func observe(ctx context.Context, o Observer, key string) (context.Context, *observation) {
 	if o == nil {
 		return ctx, nil

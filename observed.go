@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// Observed returns a Locker that works as l does, and tells o what becomes of its acquisitions and leases. It has
-// the optional interfaces that l has, and no others.
+// Observed returns a Locker that behaves as l does and reports to o what becomes of its
+// acquisitions and leases. It implements the optional interfaces that l implements, and no others.
 //
-// It works for the functions of this package, for the Loader of package singleflight, and under or over any
-// other Locker that wraps one. Over a cohort, o hears of each caller; under one, of each time that the process
-// takes the lock from the backend. Methods that are called directly, as by a wrapper, are observed one by one:
-// [Event].Took is then 0 for extensions and releases, and a false result is Refused, Lost or UnlockFailed. If l
-// is Observed itself, both observers hear of everything, that of l first.
+// Any Locker can be observed, and an observed one can be wrapped. Over a cohort, o receives the
+// events of each caller; under it, those of the lock on the backend that the callers of a process
+// share. The functions of this package report an acquisition once, however many requests it takes.
+// A method of the Locker that is called directly is reported by itself: a false result as Refused,
+// Lost or UnlockFailed, and extensions and releases with [Event].Took 0. If l is the result of
+// Observed, both observers receive all events.
 //
 // If l or o is nil, every operation fails.
 func Observed(l Locker, o Observer) Locker {
@@ -30,7 +31,7 @@ type observed struct {
 	observer Observer
 }
 
-// observation lets this package find out what is behind a Locker: see observedBy.
+// observation returns o. No type outside of this package has this method: see observedBy.
 func (o *observed) observation() *observed { return o }
 
 func observedBy(l Locker) *observed {
@@ -54,8 +55,8 @@ func reveal(l Locker) (Locker, Observer, error) {
 
 var errNilObserver = errors.New("nil Observer")
 
-// Substitute returns l observed in the place of the Locker behind o. Package cohort, whose Locker acquires through
-// a Locker of its own, uses it to have each acquisition reported as one.
+// Substitute returns l with the observer of o. A Locker of package cohort acquires through a Locker
+// of its own, and with this method and Behind each of these acquisitions is reported as one.
 func (o *observed) Substitute(l Locker) Locker { return Observed(l, o.observer) }
 
 // Behind returns the Locker that is observed.
@@ -121,7 +122,7 @@ func (o *observed) Release(ctx context.Context, key, token string) (bool, error)
 	return released, err
 }
 
-// report tells the observer of a call by which of three kinds its outcome is.
+// report reports a call as the one of three kinds that its outcome is.
 func (o *observed) report(ctx context.Context, key string, ok bool, err error, yes, no, failed EventKind) {
 	e := Event{Kind: yes, Key: key}
 	switch {
@@ -133,8 +134,8 @@ func (o *observed) report(ctx context.Context, key string, ok bool, err error, y
 	o.observer.Observe(ctx, e)
 }
 
-// Each of these has an optional method. A type that has a method claims that its Locker can do that, so forward
-// puts together a type for each combination.
+// Each of these types has an optional method. Whether a Locker has such a method is visible from
+// outside, so forward needs a type for each combination.
 //
 //go:generate go run ./internal/genforward
 type (

@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Option configures an acquisition: [Lock], [TryLock], [Do], [TryDo], [LockAll], [DoAll] or [Resume].
+// Option configures an acquisition: [Lock], [TryLock], [Do], [TryDo], [LockAll], [DoAll] or
+// [Resume].
 type Option func(*options)
 
 type options struct {
@@ -36,54 +37,59 @@ func apply(opts []Option) options {
 	return o
 }
 
-// Backoff returns the delay after a waiter's attempt-th refusal, counted from 1. Zero or less is no delay.
+// Backoff returns the delay after a waiter's attempt-th refusal, counted from 1. Zero or less is no
+// delay.
 type Backoff func(attempt int) time.Duration
 
-// WithBackoff sets the delay between the attempts of a caller that waits for a lock. The default, used if b is nil, starts
-// at 1 to 2 milliseconds and doubles up to 25 to 50. On a [Watcher], once the subscription is live, the default
-// starts again at 50 to 100 milliseconds and doubles up to 0.5 to 1 second. On a [Waiter] there is no polling
-// and WithBackoff has no effect.
+// WithBackoff sets the delay between the attempts of a caller that waits for a lock. The default,
+// used if b is nil, starts at 1 to 2 milliseconds and doubles up to 25 to 50. On a [Watcher], once
+// the subscription is live, the default starts again at 50 to 100 milliseconds and doubles up to
+// 0.5 to 1 second. On a [Waiter] there is no polling and WithBackoff has no effect.
 func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 
-// WithRetry makes [Lock], [Do], [LockAll] and [DoAll] outlast backend errors, such as those of a server that
-// restarts: they try again, after 25 to 50 milliseconds at first and up to a second later, until they have
-// the lock or ctx ends. The error then wraps ctx's error and the last one of the backend. Without a deadline
-// in ctx, an error that does not go away, such as a wrong password, is retried until ctx is cancelled.
-// Invalid arguments are not retried.
+// WithRetry makes [Lock], [Do], [LockAll] and [DoAll] retry after backend errors, such as those of
+// a server that restarts, until they have the lock or ctx ends. The delay between two tries grows
+// from 25 to 50 milliseconds up to 0.5 to 1 second. When ctx ends, the error wraps ctx's error and
+// the last backend error. All backend errors are retried, even one that does not go away by itself,
+// such as a wrong password, so give ctx a deadline. Invalid arguments are not retried.
 //
-// Each try has a new token, so WithRetry cannot be combined with [WithToken], and in a queue it is a new
-// place. WithRetry does not apply to [TryLock], [TryDo] and [Resume], which do not wait.
+// Each try has a new token, so WithRetry cannot be combined with [WithToken], and a new place in
+// the queue. WithRetry has no effect on [TryLock], [TryDo] and [Resume].
 func WithRetry() Option { return func(o *options) { o.retry = true } }
 
-// WithKeepAlive extends the lock in the background, every third of its ttl, until it is unlocked, detached or
-// lost. [Do], [TryDo] and [DoAll] always do this. A failed extension is repeated until the lease's deadline.
-// The keep-alive does not end with the context that acquired the lock.
+// WithKeepAlive extends the lock in the background, every third of its ttl, until it is unlocked,
+// detached or lost. [Do], [TryDo] and [DoAll] always do this. A failed extension is repeated until
+// the lease's deadline. The keep-alive does not end with the context that acquired the lock.
 func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 
-// WithMinHold keeps the lock for at least d after it was acquired, even if it is unlocked earlier: Unlock then
-// extends it to that moment, and does not release it. A holder that dies keeps it for its ttl only.
+// WithMinHold keeps the lock for at least d from when it was acquired. An earlier Unlock does not
+// release the lock but extends it until then. If the holder dies, the lock still ends with its ttl.
 //
-// This is how a job runs once a period. If the replicas call [TryDo] at about the same time, one of them runs
-// the job, and the others are refused even after it has ended, as long as they come less than d after the
-// first. What the job returned makes no difference: one that failed is not run again before d has passed.
+// This makes a job run once in a period. All replicas start it at about the same time with [TryDo].
+// One of them runs it, whatever the outcome, and the others are refused, even those that come after
+// it has ended. Choose d longer than the replicas are apart and shorter than the period: for a
+// nightly job an hour is a good choice.
 //
-// If the extension fails, Unlock repeats it for as long as Unlock may take, and then returns the error. The
-// lock is never released early, but it may end with its ttl. A d that is too long for the backend is
-// [ErrInvalidTTL]. The acquisition returns that error if the backend can tell, which takes a request if d is
-// longer than ttl, and otherwise Unlock does. WithMinHold does not apply to [Resume]; d <= 0 has no effect.
+// If the extension fails, Unlock retries it for as long as an Unlock may take and then returns the
+// error. The lock is not released even then, but it ends with its ttl. If d is too long for the
+// backend, the acquisition returns [ErrInvalidTTL]. To find out, it makes one more request if d is
+// longer than ttl; over a Locker that does not pass that request on, such as a cohort's, Unlock
+// returns the error instead. WithMinHold has no effect if d <= 0, and none on [Resume].
 func WithMinHold(d time.Duration) Option { return func(o *options) { o.minHold = d } }
 
-// WithMaxHold stops the keep-alive once the lock has been held for d, so that a holder that hangs blocks the
-// others for at most d and one ttl. The default, used if d <= 0, is no limit.
+// WithMaxHold stops the keep-alive once the lock has been held for d, so that a holder that hangs
+// blocks the others for at most d and one ttl. The default, used if d <= 0, is no limit.
 func WithMaxHold(d time.Duration) Option { return func(o *options) { o.maxHold = d } }
 
-// WithOwner begins the token with label and a slash. The rest is random, so each acquisition still has a token
-// of its own. The label shows in the backend's own tools who holds the lock. It has up to 900 bytes of
-// UTF-8 without control characters; another label is [ErrInvalidToken]. An empty label has no effect, and
-// neither does WithOwner beside [WithToken].
+// WithOwner makes the token begin with label and a slash, so that it shows who holds the lock, for
+// instance in [Info] and in the backend's own tools. The rest of the token is random as usual. A
+// label is up to 900 bytes of UTF-8 without control characters; with any other the acquisition
+// returns [ErrInvalidToken]. WithOwner has no effect if label is empty, and none beside
+// [WithToken].
 func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
 
-// WithToken sets the token of one acquisition, 1 to 1,024 bytes. The default is at least 128 random bits.
+// WithToken sets the token of one acquisition, 1 to 1,024 bytes. The default is at least 128 random
+// bits.
 //
 // The token is the owner: two acquisitions with the same token do not exclude each other, so do not
 // use the name of a host or of a worker. Anyone who knows the token can extend or release the lock.

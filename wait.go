@@ -12,9 +12,9 @@ import (
 	"github.com/golockers/locker/internal/waithook"
 )
 
-// acquisition is one call of Lock, TryLock or Do. It ends with the deadline set or with an error, and then
-// with a cleanup under way if the lock may have been taken all the same. Its token is used until the first
-// error.
+// acquisition is one call of Lock, TryLock or Do. It ends with the deadline set or with an error,
+// and then with a cleanup under way if the lock may have been taken all the same. Its token is used
+// until the first error.
 type acquisition struct {
 	locker Locker
 	key    string
@@ -100,9 +100,10 @@ func (a *acquisition) queue(ctx context.Context, l Waiter) error {
 	return a.won(ctx, deadline)
 }
 
-// poll tries again after each delay. On a Watcher it subscribes meanwhile. Once the watch is live, poll tries
-// at once, since it has missed any release before that. From then on it tries when woken and, more rarely,
-// after a delay, since an expiry wakes no watcher. Whatever goes wrong with the watch, polling goes on.
+// poll tries again after each delay. On a Watcher it subscribes meanwhile. Once the watch is live,
+// poll tries at once, since it has missed any release before that. From then on it tries when woken
+// and, more rarely, after a delay, since an expiry wakes no watcher. Whatever goes wrong with the
+// watch, polling goes on.
 func (a *acquisition) poll(ctx context.Context) error {
 	waithook.Call(ctx)
 	var push push
@@ -131,8 +132,8 @@ func (a *acquisition) poll(ctx context.Context) error {
 	}
 }
 
-// leave abandons a Watch that has not returned. If it has panicked, that is the caller's panic. The caller
-// then has no lease, so the lock is released if it was taken.
+// leave abandons a Watch that has not returned. If it has panicked, that is the caller's panic. The
+// caller then has no lease, so the lock is released if it was taken.
 func (a *acquisition) leave(ctx context.Context, p *push) {
 	if p.watch == nil || p.watch.Leave(nil) {
 		return
@@ -181,8 +182,9 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has been done under
-// the lock yet. It asks by extending a lock that nobody holds; what else comes of that does not matter.
+// tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has been
+// done under the lock yet. It asks by extending a lock that nobody holds; what else comes of that
+// does not matter.
 func (a *acquisition) tryMinHold(ctx context.Context) error {
 	if a.opts.minHold <= a.ttl {
 		return nil
@@ -194,7 +196,8 @@ func (a *acquisition) tryMinHold(ctx context.Context) error {
 	return nil
 }
 
-// giveUp completes an error: it adds ctx's error if ctx has ended, and ErrHeld if the lock was refused before.
+// giveUp completes an error: it adds ctx's error if ctx has ended, and ErrHeld if the lock was
+// refused before.
 func (a *acquisition) giveUp(ctx context.Context, err error) error {
 	ctxErr := ctx.Err()
 	if ctxErr == nil {
@@ -216,14 +219,15 @@ func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
 	}
 }
 
-// isInvalid reports whether err means that nothing happened, since a request with these arguments was impossible.
+// isInvalid reports whether err means that nothing happened, since a request with these arguments
+// was impossible.
 func isInvalid(err error) bool {
 	return errors.Is(err, ErrInvalidTTL) || errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidToken)
 }
 
-// cleanUp releases in the background a token that may hold the lock without a lease: its acquisition ended
-// with an error, or too late. The request that took the lock may still be under way when the first Release
-// arrives, so only one that reports true ends it.
+// cleanUp releases in the background a token that may hold the lock without a lease: its
+// acquisition ended with an error, or too late. The request that took the lock may still be under
+// way when the first Release arrives, so only one that reports true ends it.
 func (a *acquisition) cleanUp(ctx context.Context) {
 	l, key, token, obs := a.locker, a.key, a.token, a.obs
 	cleanup.Start(ctx, l, a.ttl, func(ctx context.Context) bool {
@@ -267,7 +271,8 @@ func (p *push) subscribe(ctx context.Context, l Watcher, key string) {
 	p.ready = p.watch.Done()
 }
 
-// sleep returns after d, when ctx ends, when woken, or when the watch has become live, which it reports.
+// sleep returns after d, when ctx ends, when woken, or when the watch has become live, which it
+// reports.
 func (p *push) sleep(ctx context.Context, d time.Duration) (live bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

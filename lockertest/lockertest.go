@@ -6,9 +6,10 @@
 //	// not ran, no error
 //	release()
 //
-// It is a real lock in memory with every optional interface, so the code under test waits, queues and expires as
-// it would on a server. A test holds locks against it, takes them away, makes operations fail or hang, and looks
-// at the calls. It works in a testing/synctest bubble, in which waiting and expiry take no time.
+// It is a real lock in memory with every optional interface, so the code under test waits, queues
+// and expires as it would on a server. A test holds locks against it, takes them away, makes
+// operations fail or hang, and looks at the calls. It works in a testing/synctest bubble, in which
+// waiting and expiry take no time.
 package lockertest
 
 import (
@@ -72,8 +73,8 @@ type Call struct {
 	Err error
 }
 
-// Locker is a [locker.Locker] in memory that a test controls. The zero value is ready, and each Locker is a
-// backend of its own. It is safe for concurrent use and must not be copied.
+// Locker is a [locker.Locker] in memory that a test controls. The zero value is ready, and each
+// Locker is a backend of its own. It is safe for concurrent use and must not be copied.
 type Locker struct {
 	memory memory.Locker
 
@@ -83,8 +84,8 @@ type Locker struct {
 	calls   []*Call
 	failed  map[name]bool // acquisitions that ended with an error, until they are released
 
-	// A lock that is held when Hold takes it stays under its token in memory, where it cannot change hands without
-	// its queue getting it first. Only its name for the caller changes.
+	// A lock that is held when Hold takes it stays under its token in memory, where it cannot
+	// change hands without its queue getting it first. Only its name for the caller changes.
 	inside, outside map[name]string
 }
 
@@ -99,16 +100,18 @@ type name struct{ key, token string }
 // New returns a Locker that holds no locks.
 func New() *Locker { return new(Locker) }
 
-// Fail makes op return err without doing anything, until Fail is called with nil. That ends a [Locker.Hang] for
-// later calls as well. Package locker takes an error for an unknown outcome, as that of a backend would be: after a
-// failed acquisition it calls Release in the background. That one succeeds, unless Release fails as well: then it is
-// repeated for 5 seconds, and a test in a bubble has to sleep that long in the end.
+// Fail makes op return err without doing anything, until Fail is called with nil. That ends a
+// [Locker.Hang] for later calls as well. Package locker takes an error for an unknown outcome, as
+// that of a backend would be: after a failed acquisition it calls Release in the background. That
+// one succeeds, unless Release fails as well: then it is repeated for 5 seconds, and a test in a
+// bubble has to sleep that long in the end.
 //
 // Fail(Acquire, err) is for Wait as well, so it is seen by every function that takes a lock.
 func (l *Locker) Fail(op Op, err error) { l.set(op, trouble{err: err}) }
 
-// Hang makes op block until its context ends, as with a server that does not answer, until [Locker.Fail] is called
-// with nil. Calls that hang by then go on to do so. Hang(Acquire) is for Wait as well.
+// Hang makes op block until its context ends, as with a server that does not answer, until
+// [Locker.Fail] is called with nil. Calls that hang by then go on to do so. Hang(Acquire) is for
+// Wait as well.
 func (l *Locker) Hang(op Op) { l.set(op, trouble{hang: true}) }
 
 func (l *Locker) set(op Op, t trouble) {
@@ -120,9 +123,9 @@ func (l *Locker) set(op Op, t trouble) {
 	l.trouble[op] = t
 }
 
-// Hold takes the lock of key, as another process would, and holds it without expiry until release is called. If it
-// is held, the holder loses it. Those who wait for it go on waiting. Release does nothing if Lose or another Hold
-// has taken the lock away meanwhile, or if it was called before.
+// Hold takes the lock of key, as another process would, and holds it without expiry until release
+// is called. If it is held, the holder loses it. Those who wait for it go on waiting. Release does
+// nothing if Lose or another Hold has taken the lock away meanwhile, or if it was called before.
 func (l *Locker) Hold(key string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,9 +145,9 @@ func (l *Locker) Hold(key string) (release func()) {
 	}
 }
 
-// Lose takes the lock of key from its holder, as an eviction or a restart of the server would. It passes to the
-// next in the queue, if there is one. The holder notices at its next operation, such as that of its keep-alive.
-// Lose does nothing if the lock is free.
+// Lose takes the lock of key from its holder, as an eviction or a restart of the server would. It
+// passes to the next in the queue, if there is one. The holder notices at its next operation, such
+// as that of its keep-alive. Lose does nothing if the lock is free.
 func (l *Locker) Lose(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,8 +223,9 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	return released, err
 }
 
-// hasFailed reports whether an acquisition by token has failed and was not released since. That its Release reports
-// true ends the cleanup of package locker, which would go on for 5 seconds and outlast a synctest bubble.
+// hasFailed reports whether an acquisition by token has failed and was not released since. That its
+// Release reports true ends the cleanup of package locker, which would go on for 5 seconds and
+// outlast a synctest bubble.
 func (l *Locker) hasFailed(key, token string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,8 +299,8 @@ func (l *Locker) seen(info locker.Info) locker.Info {
 	return info
 }
 
-// begin records a call, and returns its token in memory, a function to call with the result, and the error that was
-// arranged for it.
+// begin records a call, and returns its token in memory, a function to call with the result, and
+// the error that was arranged for it.
 func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok bool, err error), err error) {
 	l.mu.Lock()
 	if len(l.calls) == maxCalls {

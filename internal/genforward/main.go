@@ -1,5 +1,5 @@
-// Command genforward writes forward.go of package locker: for each combination of optional interfaces a type that
-// has their methods and no others.
+// Command genforward writes forward.go of package locker: for each combination of optional
+// interfaces a type that has their methods and no others.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package waithook lets a Waiter report that a caller was refused and now waits. Only the Waiter knows when that
-// happens: its method returns when the waiting is over.
+// Package waithook lets a Waiter report that a caller was refused and now waits. Only the Waiter
+// knows when that happens: its method returns when the waiting is over.
 package waithook
 
 import "context"
