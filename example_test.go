@@ -75,6 +75,25 @@ func ExampleTryLock() {
 	// <nil>
 }
 
+// A job that all replicas start at the same time, and that one of them runs.
+func ExampleTryDo() {
+	ctx := context.Background()
+	l := memory.New()
+
+	for replica := range 3 {
+		ran, err := locker.TryDo(ctx, l, "nightly-report", time.Minute, func(context.Context) error {
+			fmt.Println("writing the report")
+			return nil
+		}, locker.WithMinHold(time.Hour))
+		fmt.Println(replica, ran, err)
+	}
+	// Output:
+	// writing the report
+	// 0 true <nil>
+	// 1 false <nil>
+	// 2 false <nil>
+}
+
 // Do keeps the lock alive while the function runs, and cancels the function's context if the lock is lost.
 func ExampleDo() {
 	ctx := context.Background()
@@ -88,6 +107,79 @@ func ExampleDo() {
 	// Output:
 	// alone
 	// <nil>
+}
+
+// Two accounts, in whatever order the caller names them.
+func ExampleDoAll() {
+	ctx := context.Background()
+	l := memory.New()
+
+	err := locker.DoAll(ctx, l, []string{"account/7", "account/3"}, 10*time.Second,
+		func(ctx context.Context) error {
+			fmt.Println("transferring")
+			return nil
+		})
+	fmt.Println(err)
+	// Output:
+	// transferring
+	// <nil>
+}
+
+// The function of Do finds its lease in the context, for a fencing number.
+func ExampleFromContext() {
+	ctx := context.Background()
+	l := memory.New()
+
+	err := locker.Do(ctx, l, "ledger", 10*time.Second, func(ctx context.Context) error {
+		fence, err := locker.FromContext(ctx).Fence(ctx)
+		fmt.Println(fence > 0)
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// true
+	// <nil>
+}
+
+// Work under the lock stops when the lock is lost.
+func ExampleLease_Context() {
+	ctx := context.Background()
+	l := memory.New()
+
+	lease, err := locker.Lock(ctx, l, "import", 10*time.Millisecond)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	leaseCtx, stop := lease.Context(ctx)
+	defer stop()
+
+	<-leaseCtx.Done() // the lock has no keep-alive, and the work takes longer than its ttl
+	fmt.Println(context.Cause(leaseCtx))
+	fmt.Println(lease.Err())
+	fmt.Println(lease.Unlock(ctx))
+	// Output:
+	// the lock is not held
+	// locker: lease "import": the lock is not held: its deadline passed
+	// locker: unlock "import": the lock is not held
+}
+
+// metrics is an Observer.
+type metrics map[locker.EventKind]int
+
+func (m metrics) Observe(_ context.Context, e locker.Event) { m[e.Kind]++ }
+
+func ExampleObserved() {
+	ctx := context.Background()
+	m := metrics{} // for more than one goroutine it would need a mutex
+	l := locker.Observed(memory.New(), m)
+
+	_ = locker.Do(ctx, l, "invoice/42", 10*time.Second, func(ctx context.Context) error {
+		_, err := locker.TryLock(ctx, l, "invoice/42", 10*time.Second)
+		return err
+	})
+	fmt.Println(m[locker.Acquired], m[locker.Refused], m[locker.Unlocked])
+	// Output: 1 1 1
 }
 
 // One process hands its lock to another, which needs nothing but the token.
