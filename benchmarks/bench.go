@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// errOurs says that this library failed, or let two hold a lock at once.
+// errOurs means that this library failed, or let a lock have two holders.
 var errOurs = errors.New("this library failed")
 
 // bench is what the sections share.
@@ -62,7 +62,7 @@ func measure(ctx context.Context, s settings, stderr io.Writer) (err error) {
 	return nil
 }
 
-// runSection writes a section's raw results, in place of those that are there: other sections' stay.
+// runSection replaces the raw results of one section. Those of other sections stay.
 func (b *bench) runSection(ctx context.Context, name string, run func(context.Context, *bench) error) (err error) {
 	file, err := os.Create(rawFile(b.out, name))
 	if err != nil {
@@ -96,12 +96,12 @@ func (b *bench) record(s sample) error {
 	return err
 }
 
-// ourFault notes what must not happen to this library.
+// ourFault records a failure of this library, which makes the program fail.
 func (b *bench) ourFault(format string, args ...any) {
 	b.errs = append(b.errs, fmt.Errorf(format, args...))
 }
 
-// newKey is a name that nobody else uses.
+// newKey returns a key that no other run uses.
 func newKey(what string) string { return "bench/" + what + "/" + rand.Text() }
 
 // sample is one run of one contender.

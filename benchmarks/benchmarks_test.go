@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func TestBadInput(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	nobody := listener.Addr().String()
+	closed := listener.Addr().String()
 	require.NoError(t, listener.Close())
 	memcached := testserver.Memcached(t)
 	redis := testserver.Redis(t)
@@ -35,10 +35,10 @@ func TestBadInput(t *testing.T) {
 		"no scale":                 {"-all", "-scale", "NaN"},
 		"an argument":              {"-all", "locks"},
 		"no port":                  {"-all", "-redis", "localhost"},
-		"nobody there":             {"-all", "-redis", nobody},
+		"no Redis there":           {"-all", "-redis", closed},
 		"memcached is no Redis":    {"-all", "-redis", memcached.Addr},
 		"no port of memcached":     {"-all", "-redis", redis.Addr, "-memcached", "localhost"},
-		"no memcached there":       {"-all", "-redis", redis.Addr, "-memcached", nobody},
+		"no memcached there":       {"-all", "-redis", redis.Addr, "-memcached", closed},
 		"Redis is no memcached":    {"-all", "-redis", redis.Addr, "-memcached", redis.Addr},
 		"directory is a file":      {"-all", "-redis", redis.Addr, "-memcached", memcached.Addr, "-out", os.Args[0]},
 		"directory is beneath one": {"-all", "-redis", redis.Addr, "-memcached", memcached.Addr, "-out", os.Args[0] + "/x"},
@@ -107,7 +107,7 @@ func TestQuantiles(t *testing.T) {
 func TestRawResultsReadBack(t *testing.T) {
 	samples := []sample{
 		{section: "locks", scenario: "hand-off", who: "by-hand-1ms", metrics: []metric{{200, "cycles/s"}, {0.5, "least-share"}}},
-		{section: "growth", scenario: "processes-64", who: "peer", err: "it hangs: for ever"},
+		{section: "growth", scenario: "processes-64", who: "peer", err: "it hangs: forever"},
 	}
 	var raw strings.Builder
 	raw.WriteString("go: go1.26\n\n")

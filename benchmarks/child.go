@@ -18,7 +18,7 @@ import (
 // workerRole is what all processes of a fleet do.
 const workerRole = "worker"
 
-// job is what a process is for.
+// job is what a process does.
 type job struct {
 	Kind      string // a key of workers
 	Redis     string
@@ -54,7 +54,7 @@ type reply struct {
 	Cycles  int64   // all of them
 	Served  []int64 // by goroutine, within the time
 	Waits   hist    // from asking until holding the lock
-	HandOff hist    // from a release until holding, of those who waited then
+	HandOff hist    // from a release until holding, of those that waited then
 	CPU     time.Duration
 
 	// of a stampede

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// scenario is what is done with locks: cycles of locking, holding, unlocking and resting.
+// scenario is how locks are used: in cycles of locking, holding, unlocking and resting.
 type scenario struct {
 	name       string
 	processes  int
@@ -19,7 +19,7 @@ type scenario struct {
 	ownKeys    bool
 	hold, rest time.Duration
 	length     time.Duration // nominal
-	least      time.Duration // for somebody to get his turn, however short the others' runs are
+	least      time.Duration // so that a contender has its turn, however short the other runs are
 }
 
 var lockScenarios = []scenario{
@@ -52,7 +52,7 @@ func runMemory(ctx context.Context, b *bench) error {
 	return b.takeTurns(ctx, "memory", shorter(lockScenarios[:3], 200*time.Millisecond), memoryLocks, nil)
 }
 
-// counter tells how many requests a server has had, the question included if that is one.
+// counter returns how many requests a server has had, its own included.
 type counter func(context.Context) (int64, error)
 
 // takeTurns runs every contender through every scenario, one after the other, round after round.
@@ -61,7 +61,7 @@ func (b *bench) takeTurns(ctx context.Context, section string, scenarios []scena
 	for round := range b.rounds {
 		for _, sc := range scenarios {
 			for i := range contenders {
-				c := contenders[(i+round)%len(contenders)] // nobody is always the first
+				c := contenders[(i+round)%len(contenders)] // none of them is always the first
 				s := sample{section: section, scenario: sc.name, who: c.name}
 				if b.hung[s.name()] >= maxHangs || !b.match.MatchString(s.name()) {
 					continue
@@ -109,7 +109,7 @@ func (b *bench) job(kind, who, key string) job {
 	}
 }
 
-// cycle has one contender go through one scenario, in fresh processes.
+// cycle runs one contender through one scenario, in fresh processes.
 func (b *bench) cycle(ctx context.Context, sc scenario, c contender, requests counter) (cycles, error) {
 	var r cycles
 	b.shared.clear()
@@ -173,7 +173,7 @@ func (b *bench) cycle(ctx context.Context, sc scenario, c contender, requests co
 		return r, fmt.Errorf("%d cycles, but the shared memory has seen %d", r.all, entries)
 	}
 	if r.all == 0 {
-		return r, errors.New("nobody ever got the lock")
+		return r, errors.New("the lock was never acquired")
 	}
 	return r, nil
 }
@@ -219,7 +219,7 @@ func (r cycles) metrics() []metric {
 	return m
 }
 
-// share is what the one who was served least got, of an equal share.
+// share is the share of the one that was served least, as a fraction of an equal share.
 func share(served []int64) float64 {
 	var sum int64
 	for _, n := range served {
@@ -334,8 +334,8 @@ func (c *cycler) cycles(ctx context.Context, o order, key string, s *slot) reply
 	return r
 }
 
-// cpuTime is what this process has used of the processors: unlike the clock, it is much the same on a
-// machine that others use, too.
+// cpuTime is how long this process has used a processor. Unlike the elapsed time, it is much the same on a
+// machine that others use as well.
 func cpuTime() time.Duration {
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
@@ -344,8 +344,8 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// runChecks shows that the benchmarks do what they say: that locks of distinct keys are held at the same
-// time by all contenders, that one lock is not, and that an overlap would be seen.
+// runChecks tests the benchmarks themselves: with every contender, locks of distinct keys are held at the same
+// time, one lock is not, and an overlap would be noticed.
 func runChecks(ctx context.Context, b *bench) error {
 	one := scenario{name: "check-one-key", processes: 4, goroutines: 2, hold: time.Millisecond,
 		length: 200 * time.Millisecond, least: 150 * time.Millisecond}
@@ -384,14 +384,14 @@ func checked(sc scenario, c contender, r cycles) error {
 	switch {
 	case c.name == noLock.name && !sc.ownKeys:
 		if r.overlaps == 0 {
-			return errors.New("there is no lock, and yet no overlap was noticed")
+			return errors.New("there is no lock, but no overlap was noticed")
 		}
 	case r.overlaps > 0:
 		return fmt.Errorf("it does not exclude: %d overlaps in %d cycles", r.overlaps, r.all)
 	case sc.ownKeys && r.handOff.count() > 0:
-		return errors.New("the keys are not distinct: somebody waited")
+		return errors.New("the keys are not distinct: a caller waited")
 	case !sc.ownKeys && r.handOff.count() == 0:
-		return errors.New("nobody contended")
+		return errors.New("no contention")
 	case sc.ownKeys && busy < 1.5:
 		return fmt.Errorf("distinct keys were not held at the same time: %.1f", busy)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// goals is a Markdown table: what this library set out to do, against the best of its peers, and what came
-// out. A ratio is the median of the rounds' ratios.
+// goals returns a Markdown table of this library's goals, most of them relative to the best of its peers, and
+// of what was measured. A ratio is the median of the rounds' ratios.
 func (r *results) goals() string {
 	var t goalTable
 	t.WriteString("| goal | measured | |\n|---|---|---|\n")
@@ -51,7 +51,8 @@ func (r *results) goals() string {
 	return t.String()
 }
 
-// bestPeer is the best median, also of one that failed in other rounds. everyone leaves out those who in some round did not serve somebody at all.
+// bestPeer returns the peer with the best median, including peers that failed in some rounds. With everyone it
+// leaves out those that did not serve every goroutine in every round.
 func (r *results) bestPeer(section, scenario, unit string, everyone bool) *row {
 	var best *row
 	for _, w := range r.of(section, scenario) {

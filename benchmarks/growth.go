@@ -93,10 +93,10 @@ type holder struct {
 	open func(job) (lock, error)
 }
 
-// leaseTTL is what is kept alive: this library extends three times in it, rueidislock twice.
+// leaseTTL is the ttl of leases that are kept alive: this library extends them three times in it, rueidislock twice.
 const leaseTTL = 15 * time.Second
 
-// hold has one process take so many locks, keep them for a while, and let them go.
+// hold makes one process take so many locks, keep them for a while and release them.
 func (b *bench) hold(ctx context.Context, h holder, leases int) ([]metric, error) {
 	j := b.job("leases", h.name, newKey("leases"))
 	j.Count, j.TTL = leases, leaseTTL

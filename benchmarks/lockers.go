@@ -28,14 +28,14 @@ import (
 // lock waits for the lock of a key and returns what releases it.
 type lock func(ctx context.Context, key string) (unlock func() error, err error)
 
-// contender is a way to lock. Each waits in the way that its library has by itself, or that its name says.
+// contender is a way to lock. Each waits as its library does by default, or as its name says.
 type contender struct {
 	name string
 	ours bool
 	open func(j job) (lock, error)
 }
 
-// ttl is long enough never to end in a run.
+// ttl is longer than any run.
 const ttl = 20 * time.Second
 
 var redisLocks = []contender{
@@ -127,7 +127,7 @@ func redislockPolling(j job, poll time.Duration) lock {
 	}
 }
 
-// redsyncLock rests as redsync does by default, but does not give up after 32 tries.
+// redsyncLock pauses as redsync does by default, but does not give up after 32 tries.
 func redsyncLock(r *redsync.Redsync) lock {
 	return func(ctx context.Context, key string) (func() error, error) {
 		mutex := r.NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(1_000_000))
@@ -143,8 +143,8 @@ func redsyncLock(r *redsync.Redsync) lock {
 	}
 }
 
-// rueidisLock is for a single server; all else is as by default. It hangs now and then, also with a second in
-// place of 20 ms for an attempt (TryNextAfter), and with NoLoopTracking more often.
+// rueidisLock is for a single server, with default options otherwise. It sometimes hangs, even with a second
+// instead of 20 ms for an attempt (TryNextAfter), and more often with NoLoopTracking.
 func rueidisLock(j job) (lock, error) {
 	l, err := newRueidisLocker(j)
 	if err != nil {
@@ -206,7 +206,7 @@ func gomemcached(j job) *gomemcache.Client {
 	return client
 }
 
-// addDelete is what is written by hand: it knows no owner, so a late delete frees the lock of another.
+// addDelete is what one writes by hand. It has no owner, so a late delete frees the lock of another.
 func addDelete(j job) (lock, error) {
 	client := gomemcached(j)
 	return func(ctx context.Context, key string) (func() error, error) {
@@ -224,7 +224,7 @@ func addDelete(j job) (lock, error) {
 	}, nil
 }
 
-// mutexMap is what is written by hand within a process: no expiry, no context, no token.
+// mutexMap is what one writes by hand within a process: no expiry, no context, no token.
 func mutexMap(job) (lock, error) {
 	type entry struct {
 		sync.Mutex

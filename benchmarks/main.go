@@ -4,16 +4,17 @@
 //	go run -C benchmarks . -only locks,stampede  # some sections; results go where -out says
 //	go run -C benchmarks . -report               # tables and plots again, from the raw results
 //
-// It writes results/raw-*.txt, which benchstat reads, results/results.md, and plots; docs/performance.md says
-// what they mean. The contenders of a section take turns, for several rounds, each run in fresh
-// operating-system processes; every figure in a table is the median of the rounds.
+// It writes results/raw-*.txt, which benchstat reads, results/results.md, and plots; docs/performance.md
+// explains them. The contenders of a section take turns, for several rounds. Each run uses fresh
+// operating-system processes, and every figure in a table is the median of the rounds.
 //
-// The exit status is 0 also when a peer fails, which its row then says; 1 when this library did, or let
-// two hold a lock; 2 for bad flags, or a server that cannot be started or does not answer.
+// The exit status is 1 if this library failed or let a lock have two holders, and 2 for bad flags, or a server
+// that cannot be started or does not answer. If a peer fails, its row shows that, and the status is 0.
 //
-// Where to look: lockers.go holds the locks that are compared and cycles.go what is done with them;
-// strategies.go and stampede.go likewise for a cache's missing key; growth.go how cost grows;
-// singleflight/ the benchmarks of one process; fleet.go and child.go the processes; report.go the tables.
+// Where to look: lockers.go has the locks that are compared, and cycles.go what is done with them; strategies.go
+// and stampede.go are the same for a key that is missing from a cache; growth.go measures how cost grows;
+// singleflight/ has the benchmarks of one process; fleet.go and child.go run the processes; report.go writes
+// the tables.
 package main
 
 import (
@@ -67,7 +68,7 @@ type settings struct {
 	match            *regexp.Regexp // of the names of runs
 }
 
-// errSetUp is for what is wrong before anything was measured.
+// errSetUp is an error before anything was measured.
 var errSetUp = errors.New("set up")
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
@@ -80,8 +81,8 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	all := flags.Bool("all", false, "run every section")
 	only := flags.String("only", "", "run these sections, separated by commas: "+strings.Join(names, ", "))
-	flags.StringVar(&s.redis, "redis", "", "host:port of a Redis server that nobody else uses (default: start one)")
-	flags.StringVar(&s.memcached, "memcached", "", "host:port of a memcached that nobody else uses (default: start one)")
+	flags.StringVar(&s.redis, "redis", "", "host:port of a Redis server without other users (default: start one)")
+	flags.StringVar(&s.memcached, "memcached", "", "host:port of a memcached without other users (default: start one)")
 	flags.StringVar(&s.out, "out", "results", "directory of the results")
 	flags.IntVar(&s.rounds, "rounds", 8, "how often each contender has its turn")
 	flags.Float64Var(&s.scale, "scale", 1, "factor for the length of every run")

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// shared is memory that all processes of a fleet see. Each lock has a slot in it, where its holders sign in
-// and out: so two at once are seen by whichever comes second.
+// shared is memory that all processes of a fleet see. Each lock has a slot in it, where its holders register and
+// deregister, so of two holders at once the second notices.
 type shared struct {
 	path   string
 	memory []byte
@@ -63,7 +63,7 @@ func (s *shared) slot(i int) *slot {
 
 func (s *shared) clear() { clear(s.memory) }
 
-// sums are over all slots: how many came to hold a lock, and how many of them found another there.
+// sums returns how many times a lock was held, over all slots, and how many of these overlapped with another.
 func (s *shared) sums() (entries, overlaps int64) {
 	for i := range slots {
 		entries += s.slot(i).entries.Load()
@@ -77,8 +77,8 @@ func (s *shared) remove() {
 	os.Remove(s.path)
 }
 
-// enter is called by who has just got the lock, having asked for it at asked. Who waited when it was
-// released learns how long ago that was.
+// enter registers a holder that asked for the lock at asked and has it now. If it waited when the lock was
+// released, enter returns how long ago that was.
 func (s *slot) enter(asked, now time.Time) (handOff time.Duration, waited bool) {
 	if s.holders.Add(1) != 1 {
 		s.overlaps.Add(1)
@@ -88,7 +88,7 @@ func (s *slot) enter(asked, now time.Time) (handOff time.Duration, waited bool) 
 	return time.Duration(now.UnixNano() - released), released > asked.UnixNano()
 }
 
-// leave is called by who is about to release the lock.
+// leave deregisters a holder that is about to release the lock.
 func (s *slot) leave(now time.Time) {
 	s.released.Store(now.UnixNano())
 	s.holders.Add(-1)

@@ -68,15 +68,14 @@ func loader(s service) load {
 	return func(ctx context.Context) (string, error) { return l.Load(ctx, s.key) }
 }
 
-// setnx is what is written by hand: x/sync in the process, SET NX PX between them, and those who do not
-// get that lock look again after a rest.
+// setnx is what one writes by hand: x/sync within a process, SET NX PX between processes. A process that does not
+// get that lock looks again after a pause.
 func setnx(s service, poll time.Duration) load {
 	return setnxWith(s, compareAndDelete, func() {}, func() { time.Sleep(poll) })
 }
 
-// setnxPubSub is the same with a message where the other rests: about the least that somebody can do who
-// wants the value at once. Nobody notices here that the connection of the messages breaks, or that one was
-// missed, until a second later.
+// setnxPubSub waits for a message where setnx pauses: about the least code that delivers the value immediately.
+// A connection that breaks, or a message that is missed, goes unnoticed for a second.
 func setnxPubSub(s service) load {
 	pubsub := s.client.Subscribe(context.Background(), s.key+":lock")
 	_, _ = pubsub.Receive(context.Background()) // now it is subscribed
@@ -96,7 +95,7 @@ func setnxPubSub(s service) load {
 var compareDeleteAndTell = redis.NewScript(
 	`if redis.call("GET", KEYS[1]) == ARGV[1] then redis.call("DEL", KEYS[1]) redis.call("PUBLISH", KEYS[1], "") end`)
 
-// setnxWith calls begin before it looks for the value for the first time, and rest between two looks.
+// setnxWith calls begin before it first looks for the value, and rest before it looks again.
 func setnxWith(s service, release *redis.Script, begin, rest func()) load {
 	var flights xsync.Group
 	lockKey, lockTTL := s.key+":lock", s.lockTTL

@@ -16,11 +16,11 @@ import (
 // flight is a call of one contender.
 type flight func(ctx context.Context, key string, fn func()) error
 
-// contenders make a flight with a group of its own. The functions they run take no part in the cost, but for
-// the closure that adapts fn, of which each contender has one where fn is not nil.
+// contenders make flights, each with a group of its own. The functions that they run cost nothing except the
+// closure that adapts fn, which each contender has if fn is not nil.
 var contenders = []struct {
 	name string
-	// make is for callers who cannot leave, makeLeaving for those who can.
+	// make is for callers that cannot leave, makeLeaving for those that can.
 	make, makeLeaving func() flight
 }{
 	{"xsync", makeXsync, makeXsyncChan},

@@ -126,7 +126,7 @@ func (c redigoCache) Add(ctx context.Context, key, v string) (bool, error) {
 	return added, err
 }
 
-// memcacheCache is bounded by its client's timeout, which knows no contexts.
+// memcacheCache is bounded by its client's timeout, since the client ignores contexts.
 type memcacheCache struct{ client *gomemcache.Client }
 
 func (c memcacheCache) item(key, v string) *gomemcache.Item {

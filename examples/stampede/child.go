@@ -41,7 +41,7 @@ type reply struct {
 }
 
 func childMain(stdin io.Reader, stdout io.Writer) int {
-	// Ctrl-C reaches the whole process group. It is the parent who decides.
+	// Ctrl-C reaches the whole process group. It is for the parent to decide.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
 	var cfg config
@@ -108,13 +108,13 @@ func newWorker(cfg config) (*worker, error) {
 	return w, nil
 }
 
-// query is counted when it starts: one that is given up is a query too.
+// query is counted when it starts, so that one that is given up counts as well.
 func (w *worker) query(ctx context.Context, key string) (string, error) {
 	w.queries.Add(1)
 	return w.database.query(ctx, key, w.Load)
 }
 
-// round lets all callers of this process go at once and gathers what they got, and when.
+// round starts all callers of this process at once and records what they got, and when.
 func (w *worker) round(ctx context.Context, c command) reply {
 	ctx, cancel := context.WithDeadline(ctx, c.Start.Add(w.Timeout))
 	defer cancel()

@@ -9,9 +9,9 @@
 // a miniredis inside the first process. It prints, for each strategy, the database queries a round, when
 // the median and the last caller had the value, and the requests that reached the server.
 //
-// The exit status is 1 when the layered strategy queried the database more than once in a round, or
-// anybody got an error or a value that is not this round's; 2 for bad flags or a server that does not
-// answer; 130 when interrupted.
+// The exit status is 1 if the layered strategy queried the database more than once in a round, or a caller
+// got an error or a value that is not this round's; 2 for bad flags or a server that does not answer; 130 if
+// interrupted.
 //
 // Where to look: strategies.go holds what is compared, parent.go the rounds, child.go a process of the
 // fleet, backends.go the caches and locks.

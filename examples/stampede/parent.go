@@ -29,8 +29,8 @@ type round struct {
 	last     time.Duration
 }
 
-// run starts the server, the database and the fleet, has every strategy go through its rounds, and leaves
-// nothing behind. With an error it returns the strategies that were done by then.
+// run starts the server, the database and the fleet, runs every strategy through its rounds, and leaves nothing
+// behind. With an error it also returns the results of the strategies that were done by then.
 func run(ctx context.Context, s settings, p progress) (results []result, err error) {
 	defer p.close()
 	srv, addr, err := openServer(ctx, s.backend)
@@ -53,7 +53,7 @@ func run(ctx context.Context, s settings, p progress) (results []result, err err
 		return nil, err
 	}
 
-	key := "stampede/" + rand.Text() // others may use the server too
+	key := "stampede/" + rand.Text() // others may use the server as well
 	defer srv.expire(context.WithoutCancel(ctx), key)
 	fleet, err := startFleet(s.processes, config{
 		Backend: addr, Database: file, Key: key, Goroutines: s.goroutines, Load: s.load, Timeout: s.timeout,
@@ -121,8 +121,8 @@ func (r *rounds) run(ctx context.Context, strategy string) (round, error) {
 	return one, err
 }
 
-// gather puts the replies of all processes together. It is an error when anybody did not get the value
-// that the database holds.
+// gather combines the replies of all processes. If a caller did not get the value that is in the database, it
+// returns an error.
 func gather(replies []reply, want string) (round, error) {
 	var one round
 	var took []time.Duration
@@ -228,7 +228,7 @@ func startChild() (*child, error) {
 	return c, nil
 }
 
-// do has every process carry out a command.
+// do makes every process carry out a command.
 func (f *fleet) do(ctx context.Context, c command) ([]reply, error) { return f.exchange(ctx, c) }
 
 // exchange sends a message to every process and waits for the answers of all.
@@ -253,7 +253,7 @@ func (f *fleet) exchange(ctx context.Context, message any) ([]reply, error) {
 	return replies, nil
 }
 
-// stop ends the processes, those that do not listen by force, and returns when all are gone.
+// stop ends the processes and returns when all are gone. It kills those that do not end by themselves.
 func (f *fleet) stop() {
 	for _, c := range f.children {
 		c.stdin.Close()

@@ -207,7 +207,7 @@ func TestVerdict(t *testing.T) {
 	assert.EqualError(t, verdict([]result{of(layered, 1, 1, 2, 1)}),
 		"layered: not exactly one database query in 1 of 4 rounds")
 	assert.Error(t, verdict([]result{of(layered, 2, 1)}), "the round that is not in the table counts too")
-	assert.Error(t, verdict([]result{of(layered, 1, 0)}), "a value that nobody queried")
+	assert.Error(t, verdict([]result{of(layered, 1, 0)}), "a value without a query")
 }
 
 func TestMean(t *testing.T) {

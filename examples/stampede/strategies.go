@@ -53,7 +53,7 @@ func (s service) fill(ctx context.Context) (string, error) {
 	return v, s.cache.Set(ctx, s.key, v)
 }
 
-// unprotected: everybody who misses queries the database.
+// unprotected: every caller that misses queries the database.
 func unprotected(s service) load {
 	return func(ctx context.Context) (string, error) { return s.cached(ctx, s.fill) }
 }
@@ -69,7 +69,7 @@ func inProcess(s service) load {
 	}
 }
 
-// lockOnly: every caller who misses takes the distributed lock, and looks again once it has it.
+// lockOnly: every caller that misses takes the distributed lock and looks again once it has it.
 func lockOnly(s service) load {
 	return func(ctx context.Context) (string, error) {
 		return s.cached(ctx, func(ctx context.Context) (v string, err error) {

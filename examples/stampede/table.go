@@ -87,7 +87,7 @@ func (p progress) add(n int) {
 	}
 }
 
-// close wipes the bar off, also when it is not full.
+// close removes the bar, even if it is not full.
 func (p progress) close() {
 	if p.bar != nil {
 		_ = p.bar.Clear()
