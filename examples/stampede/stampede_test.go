@@ -37,6 +37,7 @@ type program struct {
 }
 
 func start(t *testing.T, args ...string) *program {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	t.Cleanup(cancel)
 	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...), dir: t.TempDir()}
@@ -48,9 +49,10 @@ func start(t *testing.T, args ...string) *program {
 	return p
 }
 
-// wait returns the exit status. All processes of the fleet have stderr open, and Wait returns when the
-// last of them has closed it: that it returns says that no child is left.
+// wait returns the exit status. All processes of the fleet have stderr open, and Wait returns when the last of
+// them has closed it, so no child is left when it returns.
 func (p *program) wait(t *testing.T) int {
+	t.Helper()
 	err := p.Wait()
 	if exit := (*exec.ExitError)(nil); err != nil {
 		require.ErrorAs(t, err, &exit, "%s", &p.stderr)
@@ -59,6 +61,7 @@ func (p *program) wait(t *testing.T) int {
 }
 
 func (p *program) requireNothingLeft(t *testing.T) {
+	t.Helper()
 	left, err := os.ReadDir(p.dir)
 	require.NoError(t, err)
 	require.Empty(t, left)
