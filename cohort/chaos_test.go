@@ -27,6 +27,7 @@ import (
 
 // chaosTime is how long each storm lasts. make chaos sets LOCKER_CHAOS to 10m.
 func chaosTime(t *testing.T) time.Duration {
+	t.Helper()
 	s := os.Getenv("LOCKER_CHAOS")
 	if s == "" {
 		return 2 * time.Second
@@ -79,6 +80,7 @@ func TestChaos(t *testing.T) {
 }
 
 func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
+	t.Helper()
 	const processes, goroutines, ttl = 4, 8, 10 * time.Second
 	label := pprof.Labels("storm", t.Name())
 	ctx, cancel := context.WithTimeout(context.Background(), d)

@@ -100,6 +100,7 @@ func late(d time.Duration) func(apply func() (bool, error)) (bool, error) {
 
 // overScript runs f in a bubble over a scripted backend.
 func overScript(t *testing.T, name string, f func(t *testing.T, s *scripted)) {
+	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f(t, &scripted{Locker: memory.New(), scripts: make(map[string]script)})
@@ -110,6 +111,7 @@ func overScript(t *testing.T, name string, f func(t *testing.T, s *scripted)) {
 
 // stays fails if another process gets the lock of "k" from the backend within d.
 func (s *scripted) stays(t *testing.T, d time.Duration) {
+	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
 		ok, err := s.Locker.Acquire(t.Context(), "k", "another process", time.Second)
 		require.NoError(t, err)

@@ -91,6 +91,7 @@ func (f *faulty) Release(ctx context.Context, key, token string) (bool, error) {
 
 // steal gives the lock of "k" to another process, as a backend that has lost its data may do.
 func (f *faulty) steal(t *testing.T) {
+	t.Helper()
 	ok, err := f.Locker.Release(t.Context(), "k", f.holder.Load().(string))
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -101,6 +102,7 @@ func (f *faulty) steal(t *testing.T) {
 
 // inBubble runs f in a bubble over a faulty backend.
 func inBubble(t *testing.T, name string, f func(t *testing.T, b *faulty)) {
+	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f(t, &faulty{Locker: memory.New()})

@@ -40,6 +40,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 func trySeed(t *testing.T, seed uint64) {
+	t.Helper()
 	done := false // a deadlock is a panic
 	defer func() {
 		if !done || t.Failed() {
@@ -51,6 +52,7 @@ func trySeed(t *testing.T, seed uint64) {
 }
 
 func schedule(t *testing.T, seed uint64) {
+	t.Helper()
 	random := &dice{r: rand.New(rand.NewPCG(seed, 0))}
 	m := &model{Locker: memory.New(), dice: random, faults: random.n(6)}
 	var inner locker.Locker = plainModel{m}
@@ -89,6 +91,7 @@ func schedule(t *testing.T, seed uint64) {
 // turn is what one caller does: it takes the lock, and holds, extends, releases or forgets it. A patient caller
 // is never cancelled, so it must be served.
 func (m *model) turn(t *testing.T, l *cohort.Locker, patient bool) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ttl := m.pick(100*time.Millisecond, time.Second, time.Second, 5*time.Second)
@@ -180,6 +183,7 @@ func (m *model) heal() {
 
 // granted notes a caller that believes that it holds the lock.
 func (m *model) granted(t *testing.T, lease *locker.Lease) {
+	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.t = t
