@@ -63,3 +63,27 @@ func headings(t *testing.T, root fs.FS, page string) []string {
 	}
 	return names
 }
+
+// The files and folders that CONTRIBUTING.md describes exist.
+func TestLayout(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "\n## Where things are\n")
+	require.True(t, found, "no such section")
+	section, _, _ = strings.Cut(section, "\n## ")
+	paths := regexp.MustCompile("`([^`]+)`")
+	n := 0
+	for line := range strings.Lines(section) {
+		if cells, ok := tableRow(line); !ok || cells[0] == "" {
+			continue
+		}
+		first, _, _ := strings.Cut(strings.TrimPrefix(line, "|"), "|")
+		for _, match := range paths.FindAllStringSubmatch(first, -1) {
+			n++
+			_, err := os.Stat(filepath.Join("../..", match[1]))
+			assert.NoError(t, err)
+		}
+	}
+	assert.Greater(t, n, 15, "paths are written in another way")
+}
