@@ -14,7 +14,7 @@ type Inspector interface {
 	Locker
 
 	// Inspect reports the state of the lock of key and changes nothing. A value that the Locker can tell it
-	// did not write is an error, as in C11.
+	// did not write is an error, as in C11. With an error the Info has only the key.
 	Inspect(ctx context.Context, key string) (Info, error)
 }
 

@@ -76,7 +76,7 @@ import (
 	"github.com/golockers/locker/internal/inflight"
 )
 
-var _ locker.Locker = (*Locker)(nil)
+var _ locker.Inspector = (*Locker)(nil)
 
 const (
 	// flags mark an item as a lock of this package: the bytes "Lock".
@@ -191,6 +191,25 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	return l.replace(ctx, key, token, past)
 }
 
+// Inspect reports who holds the lock of key, with one request. Its TTL is negative, since the client cannot
+// read an item's expiration, and its number of waiters is not known. See [Locker.Acquire] for errors. An
+// eviction leaves no trace, so a lock that was evicted is free. memcached cannot list its items.
+func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
+	info := locker.Info{Key: key}
+	if err := l.begin(ctx, ""); err != nil {
+		return info, err
+	}
+	item, err := l.read(ctx, itemKey(l.prefix, key), "")
+	if err != nil {
+		return info, err
+	}
+	info.Waiters = -1
+	if item != nil {
+		info.Token, info.TTL = string(item.Value), -1
+	}
+	return info, nil
+}
+
 // replace gives the lock of key another expiration if token holds it.
 func (l *Locker) replace(ctx context.Context, key, token string, expiration int32) (bool, error) {
 	k := itemKey(l.prefix, key)
@@ -228,17 +247,12 @@ const (
 // swap gives the item at k another expiration if its value is token. It compares and writes in one atomic
 // step: gets returns the item's number, which every change changes, and cas writes only at that number.
 func (l *Locker) swap(ctx context.Context, k, token string, expiration int32) (state, error) {
-	item, err := inflight.Do(ctx, &l.calls, token, l.timeout(), func() (*gomemcache.Item, error) {
-		return l.client.Get(k)
-	})
+	item, err := l.read(ctx, k, token)
 	switch {
-	case errors.Is(err, gomemcache.ErrCacheMiss):
-		return gone, nil
 	case err != nil:
 		return changed, err
-	case item.Flags != flags || len(item.Value) == 0 || len(item.Value) > maxToken:
-		return changed, fmt.Errorf("the item %q is no lock of this package: %d bytes with flags %d",
-			k, len(item.Value), item.Flags)
+	case item == nil:
+		return gone, nil
 	case string(item.Value) != token:
 		return another, nil
 	case item.CasID == 0:
@@ -255,6 +269,23 @@ func (l *Locker) swap(ctx context.Context, k, token string, expiration int32) (s
 		return gone, nil
 	}
 	return changed, err
+}
+
+// read returns the lock at k, or nil if it is free.
+func (l *Locker) read(ctx context.Context, k, token string) (*gomemcache.Item, error) {
+	item, err := inflight.Do(ctx, &l.calls, token, l.timeout(), func() (*gomemcache.Item, error) {
+		return l.client.Get(k)
+	})
+	switch {
+	case errors.Is(err, gomemcache.ErrCacheMiss):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case item.Flags != flags || len(item.Value) == 0 || len(item.Value) > maxToken:
+		return nil, fmt.Errorf("the item %q is no lock of this package: %d bytes with flags %d",
+			k, len(item.Value), item.Flags)
+	}
+	return item, nil
 }
 
 // send makes one of the client's requests that write item.

@@ -14,7 +14,7 @@ import (
 // An error means that ctx was done.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	if err := l.check(ctx, 1); err != nil {
-		return locker.Info{}, err
+		return locker.Info{Key: key}, err
 	}
 	s := l.lock(key)
 	defer l.unlock(s)

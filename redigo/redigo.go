@@ -75,6 +75,9 @@ import (
 var (
 	_ locker.Fencer  = (*Locker)(nil)
 	_ locker.Watcher = (*Locker)(nil)
+
+	_ locker.Inspector = (*Locker)(nil)
+	_ locker.Lister    = (*Locker)(nil)
 )
 
 const (

@@ -82,6 +82,9 @@ var (
 	_ locker.Fencer  = (*Locker)(nil)
 	_ locker.Watcher = (*Locker)(nil)
 	_ locker.Waiter  = (*Locker)(nil)
+
+	_ locker.Inspector = (*Locker)(nil)
+	_ locker.Lister    = (*Locker)(nil)
 )
 
 // Option changes what [New] makes.

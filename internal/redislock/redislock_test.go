@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/redis/go-redis/v9"
@@ -309,4 +310,23 @@ func TestPace(t *testing.T) {
 	assert.Less(t, head.Told(50*time.Millisecond), 60*time.Millisecond)
 	assert.Less(t, redislock.After(50*time.Millisecond, 1), redislock.After(50*time.Millisecond, 2), "in turn")
 	assert.Less(t, redislock.After(50*time.Millisecond, 1e6), 1100*time.Millisecond)
+}
+
+func TestParseInfo(t *testing.T) {
+	for _, reply := range []any{nil, int64(1), []any{}, []any{"t", int64(1)}, []any{"t", "1", int64(0)},
+		[]any{"t", int64(1), nil}, []any{int64(1), int64(1), int64(1)}} {
+		info, err := redislock.ParseInfo(reply)
+		assert.ErrorContains(t, err, "unexpected reply", reply)
+		assert.Zero(t, info)
+	}
+	for _, token := range []string{"t", "1:t", "1700000000", "token:", "token:t", "token:1:t", "\x00"} {
+		info, err := redislock.ParseInfo([]any{redislock.EncodeToken(token), int64(1500), int64(3)})
+		require.NoError(t, err)
+		assert.Equal(t, locker.Info{Token: token, TTL: 1500 * time.Millisecond, Waiters: 3}, info)
+	}
+	info, err := redislock.ParseInfo([]any{"token:by hand", int64(1 << 60), int64(-1)})
+	require.NoError(t, err)
+	assert.Equal(t, "token:by hand", info.Token, "no token is stored like that")
+	assert.Positive(t, info.TTL)
+	assert.Equal(t, -1, info.Waiters)
 }

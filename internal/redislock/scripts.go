@@ -26,8 +26,8 @@ var files embed.FS
 //   - Below 0: when a process was last heard of, by the name of its channel, and when it was last
 //     asked whether it is alive, by "?" and that name; in milliseconds, negated.
 //
-// A script that changes nothing makes a write without effect, so that a read-only replica refuses
-// it.
+// A script that changes nothing, except Inspect, makes a write without effect, so that a read-only
+// replica refuses it.
 var (
 	Look    = load("look")    // takes the lock, or joins the queue
 	Release = load("release") // frees the lock, leaves the queue
@@ -36,6 +36,7 @@ var (
 	Fence   = load("fence") // Count and Holds in one: KEYS[1] is the counter, KEYS[2] the lock
 	Count   = load("count") // KEYS[1] is the counter of fencing numbers
 	Holds   = load("holds")
+	Inspect = load("inspect")
 )
 
 // load reads a script and replaces each line "--include <name>" by the text of that file.

@@ -1,0 +1,63 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// Inspect reports who holds a lock.
+func (ws *Waiters) Inspect(ctx context.Context, key string, keys Keys) (locker.Info, error) {
+	s := NewSending(ctx, "")
+	info, err := Call(&ws.Caller, s, func() (locker.Info, error) {
+		reply, err := ws.run(Inspect, keys, s)
+		if err != nil {
+			return locker.Info{}, err
+		}
+		return ParseInfo(reply)
+	})
+	info.Key = key
+	return info, err
+}
+
+// ParseInfo reads the reply to an [Inspect]. A value that no adapter of this package has written is an error.
+func ParseInfo(reply any) (locker.Info, error) {
+	list, _ := reply.([]any)
+	if len(list) != 3 {
+		return locker.Info{}, fmt.Errorf("unexpected reply to a question for a holder: %v", reply)
+	}
+	value, isHeld := list[0].(string)
+	left, ok1 := list[1].(int64)
+	waiters, ok2 := list[2].(int64)
+	info := locker.Info{Waiters: int(waiters)}
+	switch {
+	case !ok1 || !ok2 || !isHeld && list[0] != nil:
+		return locker.Info{}, fmt.Errorf("unexpected reply to a question for a holder: %v", reply)
+	case !isHeld:
+		return info, nil
+	case value == "":
+		return locker.Info{}, fmt.Errorf("%w: the lock's value is empty", locker.ErrInvalidToken)
+	}
+	if err := CheckHolder(value); err != nil {
+		return locker.Info{}, err
+	}
+	info.Token, info.TTL = decodeToken(value), -1
+	if left >= 0 {
+		const longest = math.MaxInt64 / int64(time.Millisecond)
+		info.TTL = time.Duration(min(left, longest)) * time.Millisecond
+	}
+	return info, nil
+}
+
+// decodeToken returns the token that [EncodeToken] makes value of. A value that it makes of none is returned
+// as it is.
+func decodeToken(value string) string {
+	if token := strings.TrimPrefix(value, escaped); EncodeToken(token) == value {
+		return token
+	}
+	return value
+}

@@ -1,0 +1,83 @@
+package redisv9
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/redisscan"
+	"github.com/redis/go-redis/v9"
+)
+
+// Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one request.
+// Waiters whose process has gone count until the queue passes them over. A lock of package redigo, a plain
+// time and a value of another type are errors.
+func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
+	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
+}
+
+// List yields the locks that are held and whose keys begin with prefix. It walks through all keys of each server
+// with SCAN, about a thousand in one request, and makes a request for each lock. It remembers the keys that it
+// has met, since SCAN repeats itself.
+//
+// On a Cluster it asks all masters, and on a Ring the shards that are up. Other clients that are not
+// go-redis's own do not show their servers: the error is then [errors.ErrUnsupported].
+func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		servers, err := l.scans(ctx)
+		if err != nil {
+			yield(locker.Info{}, err)
+			return
+		}
+		locks := redisscan.Locks{
+			KeyPrefix: l.prefix,
+			Inspect:   func(key string) (locker.Info, error) { return l.Inspect(ctx, key) },
+			IsForeign: isForeign,
+		}
+		locks.List(prefix, servers, yield)
+	}
+}
+
+// isForeign reports whether an error from Inspect is about the value at the key.
+func isForeign(err error) bool {
+	return redis.HasErrorPrefix(err, "WRONGTYPE") || errors.Is(err, redislock.ErrForeign) ||
+		errors.Is(err, locker.ErrInvalidToken)
+}
+
+// scans returns a Scan for each server that has locks.
+func (l *Locker) scans(ctx context.Context) (all []redisscan.Scan, err error) {
+	if l.waiters.Err != nil {
+		return nil, l.waiters.Err
+	}
+	var mu sync.Mutex
+	add := func(_ context.Context, server *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, func(cursor uint64, match string) (redisscan.Page, error) {
+			s := redislock.NewSending(ctx, "")
+			return redislock.Call(&l.waiters.Caller, s, func() (redisscan.Page, error) {
+				keys, next, err := server.Scan(s.Ctx, cursor, match, 1000).Result()
+				return redisscan.Page{Keys: keys, Next: next}, err
+			})
+		})
+		return nil
+	}
+	type function = func(context.Context, *redis.Client) error
+	switch c := l.client.(type) {
+	case *redis.Client:
+		err = add(ctx, c)
+	case *redis.Ring:
+		err = c.ForEachShard(ctx, add)
+	case interface {
+		ForEachMaster(context.Context, function) error
+	}:
+		err = c.ForEachMaster(ctx, add)
+	default:
+		err = fmt.Errorf("%T does not show its servers: %w", c, errors.ErrUnsupported)
+	}
+	return all, err
+}
