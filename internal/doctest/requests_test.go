@@ -56,6 +56,10 @@ func operations() []operation {
 			_, ok, err := l.(locker.Fencer).Fence(ctx, key, "holder")
 			return ok, err
 		}, true},
+		{"inspect", func(ctx context.Context, l locker.Locker, key string) (bool, error) {
+			info, err := l.(locker.Inspector).Inspect(ctx, key)
+			return info.Token == "holder", err
+		}, true},
 		{"release", release("holder"), true},
 	}
 }
