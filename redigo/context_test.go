@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/internal/inflight"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
@@ -296,6 +298,39 @@ func TestHungDial(t *testing.T) {
 		hanging.Store(true)
 		hang(t, l, &hanging, goOn)
 	})
+}
+
+// A user's function that ends its goroutine, or panics, does not leave the caller waiting.
+func TestDialEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("the cause")
+	goexits := &redis.Pool{Dial: func() (redis.Conn, error) {
+		runtime.Goexit()
+		return nil, nil
+	}}
+	panics := &redis.Pool{Dial: func() (redis.Conn, error) { panic(cause) }}
+	for name, bound := range map[string]time.Duration{"inline": time.Hour, "apart": ioTimeout - time.Millisecond} {
+		for op, run := range operations(New(goexits), "k", "t") {
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			ok, err := run(ctx)
+			cancel()
+			assert.ErrorIs(t, err, inflight.ErrGoexit, "%s: %s", name, op)
+			assert.False(t, ok, "%s: %s", name, op)
+		}
+		for op, run := range operations(New(panics), "k", "t") {
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			err := recovered(func() { _, _ = run(ctx) })
+			cancel()
+			assert.ErrorIs(t, err, cause, "%s: %s", name, op)
+		}
+	}
+}
+
+// recovered returns the error that f panics with.
+func recovered(f func()) (err error) {
+	defer func() { err, _ = recover().(error) }()
+	f()
+	return nil
 }
 
 func TestPools(t *testing.T) {

@@ -81,36 +81,33 @@ func (l *Locker) borrow(ctx context.Context) (redis.Conn, error) {
 	if untested && fresh && int64(p.IdleCount()) >= takers {
 		return usable(p.GetContext(ctx))
 	}
-	return dialled(ctx, p.GetContext)
+	return dialed(ctx, p.GetContext)
 }
 
-// dialled returns what get returns or, when ctx ends before that, ctx's error. A connection that comes later
+// dialed returns what get returns or, when ctx ends before that, ctx's error. A connection that comes later
 // is closed.
-func dialled(ctx context.Context, get func(context.Context) (redis.Conn, error)) (redis.Conn, error) {
+func dialed(ctx context.Context, get func(context.Context) (redis.Conn, error)) (redis.Conn, error) {
 	if ctx.Done() == nil {
 		return usable(get(ctx))
 	}
-	type result struct {
-		conn redis.Conn
-		err  error
-	}
-	results := make(chan result)
-	go func() {
-		conn, err := usable(get(ctx))
-		select {
-		case results <- result{conn, err}:
-		case <-ctx.Done():
-			if err == nil {
+	var conn redis.Conn
+	call := inflight.Go(func() (_ redis.Conn, err error) {
+		conn, err = usable(get(ctx))
+		return conn, err
+	})
+	select {
+	case <-call.Done():
+	case <-ctx.Done():
+		left := call.Leave(func() {
+			if conn != nil {
 				conn.Close()
 			}
+		})
+		if left {
+			return nil, ctx.Err()
 		}
-	}()
-	select {
-	case r := <-results:
-		return r.conn, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
+	return call.Result()
 }
 
 // usable refuses a connection that knows no timeouts, before anything is sent over it.
