@@ -2,55 +2,74 @@ package memcache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"testing"
 	"time"
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/exampletest"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memcache"
+	"github.com/stretchr/testify/assert"
 )
 
-// These examples need a memcached, so they are compiled but not run.
-
 func Example() {
-	ctx := context.Background()
-	client := gomemcache.New("127.0.0.1:11211")
+	client := gomemcache.New(os.Getenv("MEMCACHED_ADDR"))
 	defer client.Close()
 	l := memcache.New(client)
 
-	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
-	if err != nil {
-		fmt.Println(err)
-		return
+	pay := func(ctx context.Context) (err error) {
+		lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
+
+		fmt.Println("holding", lease.Key())
+		return nil
 	}
-	defer lease.Unlock(ctx)
-	fmt.Println("at work on", lease.Key())
+	fmt.Println(pay(context.Background()))
 }
 
-// Servers are a list, the same and in the same order for every process. The pool has room for the usual
-// number of concurrent calls, and the timeout is what a caller without a deadline waits for a dead server.
+// The client may have several servers: every process needs the same list, in the same order. It keeps as many
+// idle connections as there are usually concurrent calls, and waits this long for a server that is down.
 func ExampleNew() {
-	client := gomemcache.New("10.0.0.1:11211", "10.0.0.2:11211")
+	client := gomemcache.New(os.Getenv("MEMCACHED_ADDR"))
 	client.MaxIdleConns = 32
-	client.Timeout = 250 * time.Millisecond
+	client.Timeout = time.Second
+	defer client.Close()
 
-	l := memcache.New(client)
-	err := locker.Do(context.Background(), l, "nightly report", time.Minute, func(ctx context.Context) error {
-		return ctx.Err() // the work, which ends when ctx does
-	})
+	err := locker.Do(context.Background(), memcache.New(client), "migration", time.Minute,
+		func(ctx context.Context) error {
+			fmt.Println("migrating") // ctx ends if the lock is lost
+			return ctx.Err()
+		})
 	fmt.Println(err)
 }
 
 // Applications that share a server keep apart by prefix.
 func ExampleWithPrefix() {
-	client := gomemcache.New("127.0.0.1:11211")
+	ctx := context.Background()
+	client := gomemcache.New(os.Getenv("MEMCACHED_ADDR"))
+	defer client.Close()
 	billing := memcache.New(client, memcache.WithPrefix("billing:lock:"))
 
-	lease, err := locker.TryLock(context.Background(), billing, "invoice/42", 30*time.Second)
+	lease, err := locker.TryLock(ctx, billing, "invoice/42", 30*time.Second)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer lease.Unlock(context.Background())
-	// On the server: get billing:lock:invoice/42
+	_, err = client.Get("billing:lock:invoice/42")
+	fmt.Println(err)
+	fmt.Println(lease.Unlock(ctx))
+}
+
+func TestExamples(t *testing.T) {
+	t.Setenv("MEMCACHED_ADDR", testserver.Memcached(t).Addr)
+	assert.Equal(t, "holding invoice/42\n<nil>\n", exampletest.Output(t, Example))
+	assert.Equal(t, "migrating\n<nil>\n", exampletest.Output(t, ExampleNew))
+	assert.Equal(t, "<nil>\n<nil>\n", exampletest.Output(t, ExampleWithPrefix))
 }
