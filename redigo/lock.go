@@ -61,9 +61,9 @@ const (
 	again           // the value has to be looked at and written again
 )
 
-// create is SETNX with an expiry on the server, in commands that every server knows: the value is written
-// under a name that nobody else uses, expiry and all, and renamed, if nothing is there. Whoever is too late
-// has not touched the key, so holders' transactions do not notice.
+// create is SETNX with an expiry on the server, in commands that every server knows: it writes the value with
+// its expiry under a name that no other call uses, and renames it if the key does not exist. If the key
+// exists it is not touched, so it does not disturb the holder's transactions.
 func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
 	if c := o.l.clock; !c.client && !c.known.Load() {
 		if replies, err := o.do(command{"TIME"}); err != nil {
@@ -108,9 +108,9 @@ func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
 	return refused, nil
 }
 
-// rewrite gives the value at the key to token, for ttl from now, if token holds the lock or, to take it
-// over, if nobody does. GETSET is carried out only if the value is still the one that allowed it. What it
-// writes is never short: the server told its time after the operation began.
+// rewrite gives the lock to token for ttl from now, if token holds it or, with takeOver, if no token does.
+// The server carries out GETSET only if the value has not changed since it was read. The expiry is never
+// short, since it counts from the server's time after the operation began.
 func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (outcome, error) {
 	held, now, exists, err := o.watch()
 	switch {
@@ -129,15 +129,14 @@ func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (out
 	if err != nil || results == nil {
 		return again, err
 	}
-	// Old servers do not see an expiry of their own as a change of a watched key: then nothing was there.
+	// To old servers the expiry of a watched key is no change: then there was no value.
 	if old, existed, err := get(results[0]); err != nil || existed && old != held {
 		return 0, errors.Join(errUnwatched, err)
 	}
 	return done, nil
 }
 
-// release deletes the key if token holds the lock, and also if it did and the lock has expired: then it
-// says that it did not hold it.
+// release deletes the key if its value is token's, and reports whether the lock had not expired.
 func (o *operation) release(token string) (bool, error) {
 	for range 1 + maxRepeats {
 		held, now, exists, err := o.watch()
@@ -168,12 +167,12 @@ func (o *operation) release(token string) (bool, error) {
 	return false, errChanged
 }
 
-// unknown is whether the server does not know a command, or does not let this user have it.
+// unknown reports whether the server does not know a command, or does not allow this user to use it.
 func unknown(err redis.Error) bool {
 	return strings.HasPrefix(string(err), "ERR unknown command") || strings.HasPrefix(string(err), "NOPERM")
 }
 
-// watch reads the value and the time, and makes the next transaction depend on that the value stays.
+// watch reads the value and the time. The next transaction fails if the value changes before it.
 func (o *operation) watch() (held value, now int64, exists bool, err error) {
 	replies, err := o.do(o.timed(command{"WATCH", o.key}, command{"GET", o.key})...)
 	if err == nil {
@@ -188,14 +187,14 @@ func (o *operation) watch() (held value, now int64, exists bool, err error) {
 	return held, now, exists, err
 }
 
-// unwatch ends what watch began when there is nothing to change. It is a write that does nothing: a replica
-// refuses it, which may not have heard of the lock yet.
+// unwatch ends what watch began if there is nothing to change. It is a write that does nothing, so that a
+// replica refuses it: the replica may not have received the lock yet.
 func (o *operation) unwatch() error {
 	_, err := o.multi(command{"DEL", o.l.passing()})
 	return err
 }
 
-// timed is commands and TIME, if the server is to tell it.
+// timed appends TIME to commands, unless the time is the client's.
 func (o *operation) timed(commands ...command) []command {
 	if o.l.clock.client {
 		return commands
@@ -203,8 +202,8 @@ func (o *operation) timed(commands ...command) []command {
 	return append(commands, command{"TIME"})
 }
 
-// time reads the reply to TIME and lets the clock learn from it. With the client's clock it is the time at
-// which the request was sent, and reply is another command's.
+// time reads the reply to TIME, which the clock learns from. With the client's clock it returns the time at
+// which the request was sent, and ignores the reply, which is another command's.
 func (o *operation) time(reply any) (now int64, err error) {
 	if o.l.clock.client {
 		return o.sent, nil
@@ -235,8 +234,8 @@ const (
 	muteMax = 1000 // keys
 )
 
-// mutes remembers for a minute the keys on whose channels the server does not let this user publish, so that
-// not each release has to be made twice.
+// mutes remembers for a minute the keys on whose channels this user may not publish, so that their releases
+// are not all made twice.
 type mutes struct {
 	mu    sync.Mutex
 	until map[string]time.Time
@@ -251,7 +250,7 @@ func (m *mutes) has(key string) bool {
 func (m *mutes) add(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.until == nil || len(m.until) >= muteMax { // to forget costs the others a request each
+	if m.until == nil || len(m.until) >= muteMax { // each of the forgotten costs a request
 		m.until = make(map[string]time.Time)
 	}
 	m.until[key] = time.Now().Add(muteFor)

@@ -15,18 +15,18 @@ import (
 // ioTimeout is how long a reply may take.
 const ioTimeout = 3 * time.Second
 
-// operation is what one call does with one lock, over one connection.
+// operation is the work of one call on one lock, over one connection.
 type operation struct {
 	l    *Locker
 	ctx  context.Context
 	conn redis.Conn
 	key  string // on the server
 
-	// near says that the caller leaves this operation behind when ctx ends, for the reply to come in its
-	// time. Otherwise the caller waits for it, and the reply must be here by ctx's deadline.
+	// near means that the caller leaves this operation behind when ctx ends, so the reply may take its time.
+	// Otherwise the caller waits for it, and the reply must come before ctx's deadline.
 	near bool
 
-	sent     int64 // when the last request was, by the clock's now
+	sent     int64 // when the last request was sent, by the clock's now
 	watching bool  // the connection has a WATCH
 	waiting  bool  // the connection owes a reply
 }
@@ -36,7 +36,7 @@ func operate[T any](ctx context.Context, l *Locker, key, token string,
 	call func(*operation) (T, error)) (T, error) {
 	deadline, near := ctx.Deadline()
 	near = near && time.Until(deadline) < ioTimeout
-	timeout := time.Duration(0) // run inline, the operation minds ctx
+	timeout := time.Duration(0) // run inline: the operation honors ctx
 	if near {
 		timeout = math.MaxInt64
 	}
@@ -52,7 +52,7 @@ func operate[T any](ctx context.Context, l *Locker, key, token string,
 	})
 }
 
-// ended is ctx's error, also in the moment in which its deadline has passed and its timer has not noticed.
+// ended returns ctx's error, even if its deadline has just passed and its timer has not fired yet.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -65,10 +65,10 @@ func ended(ctx context.Context) error {
 
 // borrow gets a connection from the pool. It returns when ctx ends, even if the pool's functions do not.
 //
-// That takes a goroutine, which costs half as much as a request on loopback; so it is done without when
-// the pool will not call them: it has idle connections for all that are here at the same time, and they
-// need no test. If it has to dial nevertheless, as somebody else takes one at this very moment or one has
-// reached MaxConnLifetime, the end of ctx waits for the Dial function.
+// That takes a goroutine, which costs half as much as a request on loopback. So borrow does without when the
+// pool will most likely not call them: it has an idle connection for each call that is here at the same
+// time, and no connection is tested. If the pool has to dial all the same, because other code takes a
+// connection at that moment or one has reached MaxConnLifetime, borrow returns when the Dial function does.
 func (l *Locker) borrow(ctx context.Context) (redis.Conn, error) {
 	p := l.pool
 	if p == nil {
@@ -110,7 +110,7 @@ func dialed(ctx context.Context, get func(context.Context) (redis.Conn, error)) 
 	return call.Result()
 }
 
-// usable refuses a connection that knows no timeouts, before anything is sent over it.
+// usable returns an error for a connection without timeouts, before anything is sent over it.
 func usable(conn redis.Conn, err error) (redis.Conn, error) {
 	if err != nil {
 		return nil, err
@@ -125,12 +125,12 @@ func usable(conn redis.Conn, err error) (redis.Conn, error) {
 	return conn, nil
 }
 
-// end gives the connection back to the pool, if it is as it came. If it is not, Close would send UNWATCH
-// and wait for whatever is owed, without a bound: then it is broken first.
+// end returns the connection to the pool. If it has a WATCH or owes a reply, Close would send UNWATCH and wait
+// for all replies, without a bound, so end breaks the connection first.
 func (o *operation) end() {
 	if o.watching || o.waiting {
 		for o.conn.Err() == nil {
-			// A read whose time is over: it takes what was received already, and then fails for good.
+			// A read whose time is over takes what was received already, and then fails for good.
 			receive(o.conn, time.Nanosecond)
 		}
 	}
@@ -209,7 +209,7 @@ func (o *operation) do(commands ...command) ([]any, error) {
 	return replies, nil
 }
 
-// replies receives what the connection owes. Redigo panics on some replies that no Redis sends.
+// replies receives all replies that the connection owes. redigo panics on some that no Redis sends.
 func replies(conn redis.Conn, timeout time.Duration) (r []any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -219,8 +219,8 @@ func replies(conn redis.Conn, timeout time.Duration) (r []any, err error) {
 	return redis.Values(redis.DoWithTimeout(conn, timeout, ""))
 }
 
-// multi carries out commands as a transaction. Without results it was not, because a watched key has
-// changed.
+// multi carries out commands as a transaction. It returns no results if a watched key had changed, and the
+// server carried out nothing.
 func (o *operation) multi(commands ...command) (results []any, err error) {
 	all := make([]command, 0, len(commands)+2)
 	all = append(append(append(all, command{"MULTI"}), commands...), command{"EXEC"})

@@ -47,7 +47,7 @@
 // # Contexts and timeouts
 //
 // By default redigo waits for a reply without limit. A Locker waits for 3 s in each round trip, or
-// until ctx's deadline, whatever read timeout a connection was dialed with; when ctx is cancelled,
+// until ctx's deadline, whatever read timeout a connection was dialed with; when ctx is canceled,
 // a method returns within that time. A method that waits for a connection returns as soon as ctx
 // ends, and leaves a dial in the background: give the Dial function a timeout. A call whose
 // deadline is nearer than 3 s runs in a goroutine, and if the pool has a TestOnBorrow, so does each
@@ -209,7 +209,7 @@ func checkTTL(ttl time.Duration) error {
 	return nil
 }
 
-// passing is a key's name that no other call uses.
+// passing returns the name of a key that no other call uses.
 func (l *Locker) passing() string {
 	return l.book + "tmp:" + l.id + strconv.FormatUint(l.serial.Add(1), 10)
 }

@@ -192,7 +192,7 @@ func TestForeign(t *testing.T) {
 		for op, run := range operations(l, "k", "t") {
 			ok, err := run(background)
 			assert.ErrorIs(t, err, errForeign, "%s on %s", op, name)
-			assert.ErrorContains(t, err, "holds something else than a lock", name)
+			assert.ErrorContains(t, err, "holds something other than a lock", name)
 			assert.False(t, ok)
 		}
 		assert.Equal(t, before, raw.string("DUMP", key), name)

@@ -8,20 +8,20 @@ import (
 	"strconv"
 )
 
-// value is what the key of a lock holds: `<expiry>:<token>`, the expiry in milliseconds since 1970 on the
-// server's clock. The expiry comes first, so a token may hold any bytes.
+// value is the value of a lock's key: `<expiry>:<token>`, the expiry in milliseconds since 1970 on the
+// server's clock. The expiry comes first, so a token may contain any bytes.
 //
-// A plain number, which hand-written scripts leave, is a lock without an owner: it has no token.
+// A plain number, which hand-written scripts leave, is a lock without an owner: its token is empty.
 type value struct {
 	expiry int64 // ms
 	token  string
 }
 
-// errForeign says that the key holds something that this package cannot have written. It is left alone.
-var errForeign = errors.New("the key holds something else than a lock of package redigo")
+// errForeign means that the key has a value that this package cannot have written. It is left alone.
+var errForeign = errors.New("the key holds something other than a lock of package redigo")
 
-// Plain numbers are told apart by their magnitude. As seconds they are times from 1973 on (a smaller one,
-// such as the 1 of a bare SETNX, is no time), as milliseconds up to the year 5138.
+// Plain numbers are seconds or milliseconds by their magnitude: seconds from 1973 on (a smaller number, such as
+// the 1 of a bare SETNX, is no time), milliseconds up to the year 5138.
 const (
 	firstSecond      = 1e8
 	firstMillisecond = 1e11
@@ -32,13 +32,13 @@ func (v value) encode() string {
 	return string(append(append(strconv.AppendInt(nil, v.expiry, 10), ':'), v.token...))
 }
 
-// ownedBy is whether token holds the lock, if it is not expired.
+// ownedBy reports whether token holds the lock, if it has not expired.
 func (v value) ownedBy(token string) bool { return v.token == token && token != "" }
 
-// expired is whether the lock is free at a time in µs: anybody may take it over.
+// expired reports whether the lock is free at a time in µs: any token may take it over.
 func (v value) expired(now int64) bool { return now/1000 >= v.expiry }
 
-// decode refuses whatever encode does not make, except for plain numbers.
+// decode reads what encode writes, and plain numbers. Any other value is an error.
 func decode(b []byte) (value, error) {
 	number, token, owned := bytes.Cut(b, []byte{':'})
 	if !owned {
