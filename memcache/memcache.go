@@ -162,8 +162,8 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	if s == changed {
 		return false, errChanging
 	}
-	// Each time the lock was held when this call tried to take it, and free when it looked: it is certain
-	// that this call did not take it.
+	// Each time the lock was held when this call tried to take it, and free when it looked. So this call has
+	// certainly not taken it.
 	return false, nil
 }
 
@@ -222,8 +222,8 @@ func (l *Locker) replace(ctx context.Context, key, token string, expiration int3
 	return false, errChanging
 }
 
-// begin waits for what an earlier caller left behind for token: a late Release must not free what a
-// later Acquire was told it has, nor a late Acquire take effect after a Release.
+// begin waits for the calls for token that earlier callers have left behind: a late Release must not free the
+// lock that a later Acquire has taken, nor may a late Acquire take effect after a Release.
 func (l *Locker) begin(ctx context.Context, token string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (l *Locker) begin(ctx context.Context, token string) error {
 	return l.calls.Wait(ctx, token)
 }
 
-// state is how a swap ended.
+// state is the outcome of a swap.
 type state int
 
 const (
@@ -297,7 +297,7 @@ func (l *Locker) send(ctx context.Context, token string, request func(*gomemcach
 	return err
 }
 
-// timeout is how long the client waits for a server.
+// timeout returns how long the client waits for a server.
 func (l *Locker) timeout() time.Duration {
 	if l.client.Timeout != 0 {
 		return l.client.Timeout
@@ -305,8 +305,8 @@ func (l *Locker) timeout() time.Duration {
 	return gomemcache.DefaultTimeout
 }
 
-// seconds is the expiration with which an item lives for at least ttl, whatever the phase of the server's
-// clock, and at most two seconds longer than the whole seconds of ttl. It is never 0, which is no expiration.
+// seconds returns the expiration with which an item lives for at least ttl, whatever the phase of the server's
+// clock, and at most two seconds longer than ttl in whole seconds. It is never 0, which means no expiration.
 func seconds(ttl time.Duration) (int32, error) {
 	const (
 		spare = 2                 // by how much the server's clock may be behind and then catch up

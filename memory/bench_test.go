@@ -163,7 +163,7 @@ func BenchmarkParallelOwnKeys(b *testing.B) {
 	})
 }
 
-// Thirty-two goroutines a processor in one line: an operation is a lock handed on.
+// Thirty-two goroutines a processor in one queue: an operation is a lock handed on.
 func BenchmarkParallelOneKey(b *testing.B) {
 	ctx, l := context.Background(), New()
 	var id atomic.Int64

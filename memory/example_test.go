@@ -70,7 +70,7 @@ func ExampleLocker() {
 	// Output: [50 50]
 }
 
-// locker.Lock waits in line by itself. Wait is for who writes a Locker over another.
+// locker.Lock waits in the queue by itself. Wait is for Lockers that wrap another.
 func ExampleLocker_Wait() {
 	ctx := context.Background()
 	l := memory.New()
@@ -82,7 +82,7 @@ func ExampleLocker_Wait() {
 	// Output: true <nil>
 }
 
-// A channel to select on together with others, where waiting in line would not do.
+// A channel to select on together with others, where waiting in the queue will not do.
 func ExampleLocker_Watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel() // the end of the watch

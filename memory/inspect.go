@@ -58,7 +58,7 @@ func (s *shard) list(prefix string) (held []locker.Info) {
 	return held
 }
 
-// info may be called with a nil entry: that lock is free.
+// info returns the state of the lock. A nil entry is a free lock.
 func (e *entry) info(key string, now time.Duration) locker.Info {
 	info := locker.Info{Key: key}
 	if e == nil || e.expires <= now {

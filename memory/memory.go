@@ -144,7 +144,7 @@ func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *wait
 }
 
 // Watch returns a channel, with room for one value, that gets one whenever the lock of key is released,
-// even if it passes to the next in the queue; an expiry is signalled when an operation on the
+// even if it passes to the next in the queue; an expiry is signaled when an operation on the
 // Locker happens to notice it. The channel is never closed. When ctx ends the Locker forgets it.
 //
 // An error means that ctx was done.
@@ -232,11 +232,11 @@ var (
 	start = time.Now()
 )
 
-// clock is the monotonic clock. Moments are durations since start: smaller and quicker than a time.Time.
-// They may be negative: a synctest bubble has a clock of its own.
+// clock reads the monotonic clock. Times are durations since start, which are smaller and faster than a
+// time.Time. They may be negative, since a synctest bubble has a clock of its own.
 func clock() time.Duration { return time.Since(start) }
 
-// reading is clock, and the same moment as a time.Time.
+// reading returns what clock does, and the same time as a time.Time.
 func reading() (time.Duration, time.Time) {
 	t := time.Now()
 	if t == t.Round(0) { // no monotonic reading: a bubble's, whose clock stands still meanwhile
@@ -245,7 +245,7 @@ func reading() (time.Duration, time.Time) {
 	return t.Sub(start), t
 }
 
-// after is the moment d after now, or the last one there is.
+// after returns the time d after now, or the latest possible one.
 func after(now, d time.Duration) time.Duration {
 	if sum := now + d; sum >= now {
 		return sum

@@ -79,16 +79,16 @@ func count(t *testing.T, l *Locker) census {
 
 			var last *waiter
 			for w := e.head; w != nil; w = w.next {
-				require.Same(t, last, w.prev, "the line is broken")
-				require.False(t, w.served, "a waiter was granted the lock and is still in line")
+				require.Same(t, last, w.prev, "the queue is broken")
+				require.False(t, w.served, "a waiter was granted the lock and is still in the queue")
 				last = w
 				c.waiters++
 			}
-			require.Same(t, last, e.tail, "the line is broken")
+			require.Same(t, last, e.tail, "the queue is broken")
 			if e.head == nil {
 				require.Equal(t, idle, e.alarm, "a timer runs and nobody waits")
 			} else {
-				require.NotEqual(t, released, e.expires, "a free lock has a line")
+				require.NotEqual(t, released, e.expires, "a free lock has a queue")
 				require.LessOrEqual(t, e.alarm, e.expires, "the timer goes off too late")
 			}
 			if e.alarm != idle {
@@ -290,7 +290,7 @@ func TestFence(t *testing.T) {
 
 		w := u.wait(context.Background(), "b", time.Second)
 		_, ok = u.fence("b")
-		require.False(t, ok, "it is in line")
+		require.False(t, ok, "it is in the queue")
 		require.True(t, u.release("a"))
 		require.NoError(t, w.result().err)
 		grows("b")
@@ -331,7 +331,7 @@ func TestFencesOfManyKeys(t *testing.T) {
 }
 
 // The errors keep what they wrap and name the operation and the key.
-func TestErrorInLine(t *testing.T) {
+func TestErrorInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
 		require.True(t, u.acquire("a", time.Minute))

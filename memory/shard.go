@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// A sweep looks at sweepSize locks, and one in sweepEvery operations sweeps: two locks an operation, which
-// adds one at most, so sweeping keeps up. Every shard has a turn in 2*shardCount*sweepEvery operations.
+// A sweep looks at sweepSize locks, and one in sweepEvery operations sweeps. That is two locks for each
+// operation, which adds no more than one, so sweeping keeps up. Every shard has a turn in
+// 2*shardCount*sweepEvery operations.
 const (
 	shardCount = 64
 	sweepEvery = 16
 	sweepSize  = 32
 )
 
-// keepSize is how many keys a shard may have had to keep its memory when it has none: a map never shrinks.
+// A shard that has had more than keepSize keys gives up its map when it is empty, since a map never shrinks.
 const keepSize = 1024
 
-// Moments before and after all others: the expiry of a lock that was released, the alarm of a timer that
+// Times before and after all others: the expiry of a lock that was released, and the alarm of a timer that
 // does not run.
 const (
 	released time.Duration = math.MinInt64
-	idle     time.Duration = math.MaxInt64 // also the expiry of a lock held forever, which needs no timer
+	idle     time.Duration = math.MaxInt64 // also the expiry of a lock with the longest ttl, which needs no timer
 )
 
 // shard holds the locks of some keys. mu guards all of it, entries included.
@@ -36,7 +37,7 @@ type shard struct {
 	_     [56]byte // shards do not share a cache line
 }
 
-// slot lets a sweep, which mostly sees what has not expired, read memory in order.
+// slot lets a sweep, which mostly meets locks that have not expired, read memory in order.
 type slot struct {
 	expires time.Duration // that of e
 	e       *entry
@@ -75,13 +76,13 @@ type watcher struct {
 	pos int // in entry.watchers
 }
 
-// heldBy may be called with a nil entry: that lock is free.
+// heldBy reports whether token holds the lock. A nil entry is a free lock.
 func (e *entry) heldBy(token string, now time.Duration) bool {
 	return e != nil && e.expires > now && e.token == token
 }
 
-// find returns the entry of key, or nil when there is none. It has passed an expired lock to the next in
-// the queue: a lock that is not held has no queue.
+// find returns the entry of key, or nil if there is none. It passes an expired lock to the next in the queue,
+// so a lock that is not held has no queue.
 func (s *shard) find(key string, now time.Duration) *entry {
 	e := s.locks[key]
 	if e != nil {
@@ -146,8 +147,8 @@ func (s *shard) join(e *entry, w *waiter, now time.Duration) {
 	s.arm(e, now)
 }
 
-// leave takes back what w was given: its place in the queue, or the lock, unless that has been
-// extended since the grant: then another caller holds it by the same token.
+// leave takes back what w was given: its place in the queue, or the lock. A lock that has been extended since
+// the grant is left alone, since another caller holds it by the same token.
 func (s *shard) leave(key string, w *waiter, now time.Duration) {
 	e := s.find(key, now)
 	switch {
@@ -158,7 +159,7 @@ func (s *shard) leave(key string, w *waiter, now time.Duration) {
 	}
 }
 
-// remove takes w, wherever it stands, out of the queue.
+// remove takes w out of the queue.
 func (e *entry) remove(w *waiter) {
 	if w.prev == nil {
 		e.head = w.next
@@ -187,8 +188,8 @@ func (s *shard) arm(e *entry, now time.Duration) {
 	if d := e.expires - now; e.timer != nil {
 		e.timer.Reset(d)
 	} else {
-		// It may run late, when the queue is gone, and even when the entry has another key: it does
-		// only what any operation might do.
+		// It may run late, when the queue is gone, and even when the entry has another key. That is
+		// harmless, since it does only what any operation might do.
 		e.timer = time.AfterFunc(d, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -242,8 +243,8 @@ func (s *shard) add(key string) *entry {
 	return e
 }
 
-// tidy removes e if it has no use any more, and says whether it did. The last entry takes its slot: behind
-// a sweep's back perhaps, but ever nearer to the first slot, so a sweep comes across it in the end.
+// tidy removes e if it is no longer used, and reports whether it did. The last entry takes its slot, which a
+// sweep may have passed already. An entry only ever moves towards the first slot, so a later sweep meets it.
 func (s *shard) tidy(e *entry, now time.Duration) (removed bool) {
 	if e.expires > now || e.head != nil || len(e.watchers) > 0 {
 		return false
@@ -281,7 +282,7 @@ func (s *shard) sweep() {
 	}
 }
 
-// expire does what is to be done about e, which is free or has expired, and says whether it has removed it.
+// expire passes on or frees the lock of e, which is free or has expired, and reports whether it has removed e.
 func (s *shard) expire(e *entry, now time.Duration) (removed bool) {
 	s.grant(e, now)
 	if e.expires != released && e.expires <= now {

@@ -81,7 +81,7 @@ func storm(t *testing.T, rounds int, pause func(maxi time.Duration) time.Duratio
 		})
 	}
 	wg.Wait() // all who did not leave have been served
-	t.Logf("granted %d, of them to patient ones %d; left the line %d, vanished %d",
+	t.Logf("granted %d, of them to patient ones %d; left the queue %d, vanished %d",
 		granted.Load(), patient.Load(), left.Load(), vanished.Load())
 	for k := range keys {
 		_, err := l.Wait(context.Background(), fmt.Sprint(k), "last", time.Hour)
@@ -92,7 +92,7 @@ func storm(t *testing.T, rounds int, pause func(maxi time.Duration) time.Duratio
 		require.True(t, ok)
 	}
 	require.Positive(t, granted.Load())
-	require.Positive(t, left.Load(), "nobody was cancelled in line: no storm")
+	require.Positive(t, left.Load(), "no waiter was canceled in the queue: no storm")
 	require.Positive(t, vanished.Load())
 	require.Zero(t, count(t, l))
 }

@@ -105,8 +105,8 @@ func TestSweepKeepsUp(t *testing.T) {
 	})
 }
 
-// A sweep that sees an expired lock with a line passes it on: it does not remove it, nor wait for the timer.
-func TestSweepServesTheLine(t *testing.T) {
+// A sweep that sees an expired lock with a queue passes it on: it does not remove it, nor wait for the timer.
+func TestSweepServesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
 		require.True(t, u.acquire("holder", time.Second))

@@ -27,9 +27,9 @@ var compareAndDelete = redis.NewScript(
 // on the same client.
 //
 // How Acquire came to be SET NX GET, on Redis 7.0 and loopback, by the server's own count of its time: that
-// takes 0.65 µs, a script with SET NX 2.9 µs, and one that looks for a line, too, 3.8 µs; SET NX and GET in a
+// takes 0.65 µs, a script with SET NX 2.9 µs, and one that looks for a queue as well, 3.8 µs; SET NX and GET in a
 // pipeline cost the client more than they save the server. The script of Release takes 3.4 µs, which is 1 µs
-// more than the one by hand: half of it to look for a line, half to publish.
+// more than the one by hand: half of it to look for a queue, half to publish.
 func BenchmarkUncontended(b *testing.B) {
 	addr := testserver.Redis(b).Addr
 	const ttl = time.Minute

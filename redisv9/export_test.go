@@ -32,7 +32,7 @@ func Channels(l *Locker) (n int) {
 	return n
 }
 
-// GivingUp is how many places in line l is giving up.
+// GivingUp is how many places in the queue l is giving up.
 func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }
 
 // Ghosts is how many places in queues l minds whose waiters have gone.

@@ -22,7 +22,7 @@ import (
 // What a Wait leaves behind that ends without the lock: nothing that takes it away from somebody, or keeps it
 // for nobody.
 
-// Lock goes on with the same token when Wait is not supported. A place in line that was given up later would
+// Lock goes on with the same token when Wait is not supported. A place in the queue that was given up later would
 // release the lock under its holder.
 func TestLockWithoutSubscribing(t *testing.T) {
 	ctx := t.Context()
@@ -98,8 +98,8 @@ func (n *breakable) set(down bool) {
 	n.conns = nil
 }
 
-// Waiters that could not leave the line, because the server was out of reach for longer than they tried, are
-// passed over when their process is back, also while others of it wait in line.
+// Waiters that could not leave the queue, because the server was out of reach for longer than they tried, are
+// passed over when their process is back, also while others of it wait in the queue.
 func TestWaitersOfALostNetwork(t *testing.T) {
 	t.Parallel()
 	t.Run("single server", func(t *testing.T) {
@@ -132,12 +132,12 @@ func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Lo
 			assert.Error(t, err)
 		})
 	}
-	eventually(t, "all wait", func() bool { return inLine(admin, key) == 5 })
+	eventually(t, "all wait", func() bool { return queueLength(admin, key) == 5 })
 	n.set(true)
 	cancel()
 	all.Wait()
 	eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(b) == 0 })
-	require.EqualValues(t, 5, inLine(admin, key))
+	require.EqualValues(t, 5, queueLength(admin, key))
 	n.set(false)
 	eventually(t, "it can be reached", func() bool { _, err := b.Extend(ctx, key, t2, time.Minute); return err == nil })
 	done := joins(t, admin, b, ctx, key, t2, time.Minute)
@@ -147,7 +147,7 @@ func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Lo
 	isServed(t, done, "those before it have gone")
 }
 
-// holding is a network that holds back the second request for a place in line, and delivers it when it is told
+// holding is a network that holds back the second request for a place in the queue, and delivers it when it is told
 // to, although the client has closed the connection meanwhile.
 type holding struct {
 	mu   sync.Mutex
@@ -205,7 +205,7 @@ func (c *holdingConn) Close() error {
 	return c.SetDeadline(time.Unix(1, 0)) // whoever reads is told; what was written is still on its way
 }
 
-// A look at the line that arrives after its waiter has gone puts the waiter there again. It must not keep the
+// A look at the queue that arrives after its waiter has gone puts the waiter there again. It must not keep the
 // lock for nobody.
 func TestLookThatArrivesLate(t *testing.T) {
 	addr := testserver.Redis(t).Addr
@@ -226,7 +226,7 @@ func TestLookThatArrivesLate(t *testing.T) {
 	_, err = b.Wait(short, key, t2, time.Minute)
 	require.ErrorIs(t, err, locker.ErrHeld)
 	deliver := <-n.late
-	eventually(t, "it has left the line", func() bool { return inLine(admin, key) == 0 })
+	eventually(t, "it has left the queue", func() bool { return queueLength(admin, key) == 0 })
 	deliver()
 	eventually(t, "that is all", func() bool { return redisv9.GivingUp(b) == 0 })
 	released, err := a.Release(ctx, key, t1)
@@ -248,7 +248,7 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 	defer cancel()
 	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
 	require.ErrorIs(t, err, locker.ErrHeld)
-	eventually(t, "it has left", func() bool { return inLine(admin, key) == 0 })
+	eventually(t, "it has left", func() bool { return queueLength(admin, key) == 0 })
 
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
@@ -260,9 +260,9 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 	joins(t, admin, b, ctx, "other", "stays", time.Minute) // so the channel stays, too
 	deliver := <-n.late
 	eventually(t, "it no longer tries to leave", func() bool { return redisv9.GivingUp(b) == 0 })
-	require.Zero(t, inLine(admin, key))
+	require.Zero(t, queueLength(admin, key))
 	deliver()
-	require.EqualValues(t, 1, inLine(admin, key))
+	require.EqualValues(t, 1, queueLength(admin, key))
 	n.deaf.Store(true)
 	releases(t, a, key, t1)
 	eventually(t, "the lock is granted to it", func() bool { return admin.Get(ctx, "locker:"+key).Val() == t2 })
@@ -288,7 +288,7 @@ func TestRepeatedLookThatArrivesLate(t *testing.T) {
 	defer cancel()
 	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
 	require.ErrorIs(t, err, locker.ErrHeld)
-	eventually(t, "it has left", func() bool { return inLine(admin, key) == 0 })
+	eventually(t, "it has left", func() bool { return queueLength(admin, key) == 0 })
 
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial, ReadTimeout: time.Second})
@@ -301,7 +301,7 @@ func TestRepeatedLookThatArrivesLate(t *testing.T) {
 	releases(t, b, key, t2)
 	acquires(t, a, key, t1, time.Minute)
 	deliver()
-	require.EqualValues(t, 1, inLine(admin, key))
+	require.EqualValues(t, 1, queueLength(admin, key))
 	releases(t, a, key, t1)
 	eventually(t, "what was granted to it is released", func() bool {
 		ok, err := a.Acquire(ctx, key, t1, time.Minute)

@@ -71,7 +71,7 @@ func TestGrantAfterFailoverBehindProxy(t *testing.T) {
 	acquires(t, holder, "k", "holder", time.Minute)
 	firstDone := joins(t, onOld, first, ctx, "k", "first", time.Minute)
 	hears(t, onOld, 1)
-	eventually(t, "the replica has it", func() bool { return inLine(onFresh, "k") == 1 })
+	eventually(t, "the replica has it", func() bool { return queueLength(onFresh, "k") == 1 })
 	eventually(t, "the failover begins", func() bool {
 		return onOld.Do(ctx, "failover", "to", freshHost, freshPort).Err() == nil
 	})
@@ -87,7 +87,7 @@ func TestGrantAfterFailoverBehindProxy(t *testing.T) {
 	isServed(t, secondDone, "the first cannot be reached")
 	notServed(t, firstDone, "the lock is the second's")
 	assert.Equal(t, "second", onFresh.Get(ctx, "locker:k").Val())
-	eventually(t, "the first has joined again", func() bool { return inLine(onFresh, "k") == 1 })
+	eventually(t, "the first has joined again", func() bool { return queueLength(onFresh, "k") == 1 })
 	releases(t, second, "k", "second")
 	isServed(t, firstDone, "the second has released")
 }
@@ -132,7 +132,7 @@ func TestGrantInClusterThroughOneNode(t *testing.T) {
 			cancel()
 			<-first
 			first = nil
-			eventually(t, "it has left", func() bool { return inLine(here, key) == 0 })
+			eventually(t, "it has left", func() bool { return queueLength(here, key) == 0 })
 			require.NoError(t, here.ClientKillByFilter(ctx, "type", "pubsub").Err())
 		}
 	}
@@ -363,7 +363,7 @@ func TestGrantToThoseWhoHaveGone(t *testing.T) {
 				require.ErrorIs(t, (<-done).err, context.Canceled)
 			}
 			eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
-			require.EqualValues(t, 5, inLine(admin, name))
+			require.EqualValues(t, 5, queueLength(admin, name))
 			releases(t, holder, name, "holder")
 			r.now.Store(false)
 			isServed(t, stays, "those before it have gone")
@@ -419,7 +419,7 @@ func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
 		return redisv9.Ghosts(l) >= 4096 && redisv9.GivingUp(l) == 0
 	})
 	assert.Equal(t, 4096, redisv9.Ghosts(l))
-	require.EqualValues(t, waiters, inLine(admin, "k"))
+	require.EqualValues(t, waiters, queueLength(admin, "k"))
 	r.now.Store(false)
 	done := make(chan turn, 1)
 	go func() {
@@ -483,7 +483,7 @@ func TestReleaseInMigratingSlot(t *testing.T) {
 		deadline, err := b.Wait(ctx, key, "b", time.Minute)
 		done <- turn{deadline, err}
 	}()
-	eventually(t, "it waits", func() bool { return inLine(from, key) == 1 })
+	eventually(t, "it waits", func() bool { return queueLength(from, key) == 1 })
 	time.Sleep(100 * time.Millisecond) // and listens
 	id := func(node *redis.Client) string { return node.Do(ctx, "cluster", "myid").Val().(string) }
 	slot := from.ClusterKeySlot(ctx, "{tag}").Val()

@@ -54,7 +54,7 @@ func crowd(tb testing.TB, admin *redis.Client, l *redisv9.Locker, ctx context.Co
 			}
 		})
 		if (i+1)%atOnce == 0 || i == n-1 {
-			for end := time.Now().Add(30 * time.Second); inLine(admin, key) <= int64(i); {
+			for end := time.Now().Add(30 * time.Second); queueLength(admin, key) <= int64(i); {
 				require.Less(tb, time.Now(), end, "they are in the queue")
 				time.Sleep(200 * time.Microsecond)
 			}

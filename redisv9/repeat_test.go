@@ -61,7 +61,7 @@ func TestAcquireAgainBesideAQueue(t *testing.T) {
 		_, err := l.Wait(ctx, "busy", "waiter", time.Minute)
 		left <- err
 	}()
-	eventually(t, "it waits", func() bool { return inLine(admin, "busy") == 1 })
+	eventually(t, "it waits", func() bool { return queueLength(admin, "busy") == 1 })
 	acquired, err := l.Acquire(t.Context(), "k", "t", time.Second)
 	require.NoError(t, err)
 	require.True(t, acquired)

@@ -31,7 +31,7 @@ func TestWaitOnRing(t *testing.T) {
 		}()
 		eventually(t, "it is in the queue", func() bool {
 			for _, admin := range admins {
-				if inLine(admin, key) > 0 {
+				if queueLength(admin, key) > 0 {
 					return true
 				}
 			}

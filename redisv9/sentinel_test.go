@@ -34,7 +34,7 @@ func TestSentinelFailover(t *testing.T) {
 	waiting := joins(t, client, l, ctx, "k", "waiter", time.Minute)
 	onReplica := newClient(t, &redis.Options{Addr: replica.Addr})
 	eventually(t, "the replica has it all", func() bool {
-		return onReplica.Get(ctx, "locker:k").Val() == "holder" && inLine(onReplica, "k") == 1
+		return onReplica.Get(ctx, "locker:k").Val() == "holder" && queueLength(onReplica, "k") == 1
 	})
 	eventually(t, "the sentinel finds the replica fit", func() bool { return sentinel.Failover(ctx, "m").Err() == nil })
 	eventually(t, "the replica is the master", func() bool {

@@ -95,7 +95,7 @@ func TestWhatIsOnTheServer(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	client := newClient(t, &redis.Options{Addr: addr})
 	ctx := t.Context()
-	for _, c := range []struct{ prefix, counter, key, lock, line string }{
+	for _, c := range []struct{ prefix, counter, key, lock, queue string }{
 		{"locker:", "!fence:locker:", "k", "locker:k", "!queue:locker:{locker:k}"},
 		{"locker:", "!fence:locker:", "a{b}c", "locker:a{b}c", "!queue:locker:{b}locker:a{b}c"},
 		{"locker:", "!fence:locker:", "a{b", "locker:a{b", "!queue:locker:{locker:a{b}"},
@@ -120,14 +120,14 @@ func TestWhatIsOnTheServer(t *testing.T) {
 				_, err := l.Wait(waitCtx, c.key, "t2", time.Minute)
 				waited <- err
 			}()
-			eventually(t, "somebody is in line", func() bool { return client.ZCount(ctx, c.line, "1", "+inf").Val() == 1 })
-			assert.ElementsMatch(t, []string{c.lock, c.line}, client.Keys(ctx, "*").Val())
-			ttl, left := client.PTTL(ctx, c.line).Val(), client.PTTL(ctx, c.lock).Val()
+			eventually(t, "the waiter is in the queue", func() bool { return client.ZCount(ctx, c.queue, "1", "+inf").Val() == 1 })
+			assert.ElementsMatch(t, []string{c.lock, c.queue}, client.Keys(ctx, "*").Val())
+			ttl, left := client.PTTL(ctx, c.queue).Val(), client.PTTL(ctx, c.lock).Val()
 			assert.Greater(t, ttl, left, "volatile-ttl evicts the lock first")
 			assert.Less(t, ttl, left+2*time.Minute)
 			cancel()
 			require.ErrorIs(t, <-waited, context.Canceled)
-			eventually(t, "nobody is in line", func() bool { return client.Exists(ctx, c.line).Val() == 0 })
+			eventually(t, "the queue is empty", func() bool { return client.Exists(ctx, c.queue).Val() == 0 })
 
 			_, ok, err = l.Fence(ctx, c.key, "t")
 			require.NoError(t, err)
@@ -261,20 +261,20 @@ func TestOutOfMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	granted := make(chan error, 1)
-	inLine := func() {
+	enqueue := func() {
 		go func() {
 			_, err := l.Wait(ctx, key, t2, time.Minute)
 			granted <- err
 		}()
-		eventually(t, "somebody is in line", func() bool { return inLine(client, key) == 1 })
+		eventually(t, "the waiter is in the queue", func() bool { return queueLength(client, key) == 1 })
 	}
 	// Once subscribed, a waiter does not look again by itself, which would be refused while memory is short.
-	inLine()
+	enqueue()
 	releases(t, l, key, t1)
 	require.NoError(t, <-granted)
 	releases(t, l, key, t2)
 	acquires(t, l, key, t1, time.Minute)
-	inLine()
+	enqueue()
 	require.NoError(t, client.ConfigSet(ctx, "maxmemory", "1").Err())
 	for _, name := range []string{"acquire", "wait"} {
 		err := operations(l)[name](ctx, "another", t1)

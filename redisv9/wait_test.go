@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inLine is how many wait for the lock of key.
-func inLine(admin redis.UniversalClient, key string) int64 {
+// queueLength returns how many wait for the lock of key.
+func queueLength(admin redis.UniversalClient, key string) int64 {
 	queue := redislock.NewNamespace("", true).Keys(key).Queue
 	return admin.ZCount(context.Background(), queue, "1", "+inf").Val()
 }
@@ -32,23 +32,23 @@ type turn struct {
 	err      error
 }
 
-// joins lets a Locker wait for key, and returns once it is in line.
+// joins lets a Locker wait for key, and returns once it is in the queue.
 func joins(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, ctx context.Context, key, token string,
 	ttl time.Duration) <-chan turn {
 	tb.Helper()
-	before := inLine(admin, key)
+	before := queueLength(admin, key)
 	done := make(chan turn, 1)
 	go func() {
 		deadline, err := l.Wait(ctx, key, token, ttl)
 		done <- turn{deadline, err}
 	}()
-	eventually(tb, "it is in line", func() bool {
+	eventually(tb, "it is in the queue", func() bool {
 		select {
 		case r := <-done:
 			tb.Fatalf("it did not wait: %v, %v", r.deadline, r.err)
 		default:
 		}
-		return inLine(admin, key) > before
+		return queueLength(admin, key) > before
 	})
 	return done
 }
@@ -105,11 +105,11 @@ func TestInTurnAcrossProcesses(t *testing.T) {
 	assert.Empty(t, admin.Keys(t.Context(), "*").Val())
 }
 
-// Taking turns costs two requests: to join the line, and to release.
+// Taking turns costs two requests: to join the queue, and to release.
 func TestRequestsOfTakingTurns(t *testing.T) {
 	const processes, cycles = 4, 400
 	r := handOff(t, testserver.Redis(t).Addr, processes, cycles, time.Millisecond, time.Millisecond)
-	// To get going each process connects and meets the line. On a machine so slow that nobody waits when one
+	// To get going each process connects and meets the queue. On a machine so slow that nobody waits when one
 	// comes, coming costs a request all the same.
 	assert.Less(t, r.requests, int64(2*cycles+processes*20+cycles/2))
 	assert.Greater(t, r.leastShare(), 0.8)
@@ -126,14 +126,14 @@ func TestDeadWaiterIsPassedOver(t *testing.T) {
 	alive := joins(t, admin, c, t.Context(), "k", "c", time.Minute)
 	require.NoError(t, dying.Close())
 	require.ErrorIs(t, (<-dead).err, redis.ErrClosed)
-	require.EqualValues(t, 2, inLine(admin, "k"), "it could not leave")
+	require.EqualValues(t, 2, queueLength(admin, "k"), "it could not leave")
 	eventually(t, "its connection is gone", func() bool { return subscribers(t, admin) == 1 })
 	releases(t, a, "k", "a")
 	isServed(t, alive, "the one before it is gone")
-	assert.Zero(t, inLine(admin, "k"))
+	assert.Zero(t, queueLength(admin, "k"))
 }
 
-// The lock of a holder that vanished goes to the first in line, not to who asks at the right moment.
+// The lock of a holder that vanished goes to the first in the queue, not to the one that asks at the right moment.
 func TestLineIsNotPassed(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -171,7 +171,7 @@ func TestWaitOverCutConnection(t *testing.T) {
 	}
 }
 
-// A lock may disappear without a word, by an operator's hand for instance, and the line with it.
+// A lock may disappear without a word, by an operator's hand for instance, and the queue with it.
 func TestWaitOverFlush(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
@@ -234,7 +234,7 @@ func TestGrantThatTheServerLost(t *testing.T) {
 	require.NoError(t, admin.FlushAll(ctx).Err())
 	acquires(t, other, key, t1, time.Minute)
 	close(p.resume)
-	eventually(t, "it is in line again", func() bool { return inLine(admin, key) == 1 })
+	eventually(t, "it is in the queue again", func() bool { return queueLength(admin, key) == 1 })
 	select {
 	case <-done:
 		t.Fatal("it was told that it holds the lock")

@@ -11,7 +11,7 @@ import (
 // [Apart.Result] or abandons it with [Apart.Leave]. A panic reaches the caller if it has not left,
 // and otherwise ends the process like any unrecovered one.
 type Apart[T any] struct {
-	done chan struct{} // closed after all else
+	done chan struct{} // closed last
 
 	mu    sync.Mutex
 	over  bool   // the function has ended
@@ -62,7 +62,7 @@ func Go[T any](f func() (T, error)) *Apart[T] {
 	return a
 }
 
-// end notes that the function has ended, and reports whether the caller has left.
+// end records that the function has ended, and reports whether the caller has left.
 func (a *Apart[T]) end() bool {
 	a.mu.Lock()
 	a.over = true

@@ -10,12 +10,11 @@ const (
 	paceRest  = 10 * time.Millisecond
 )
 
-// Pacer hands things on in order, ten at a time and up to 1,000 a second. It is for wake-ups after
-// which every listener asks the server: a pool of connections can serve ten at once, but not
-// thousands.
+// Pacer hands values on in order, ten at a time and up to 1,000 a second. It is for wake-ups after which every
+// listener asks the server: a pool of connections can serve ten at once, but not thousands.
 type Pacer[T any] struct {
-	// Hand is called for each, without a lock and on one goroutine at a time. It reports whether the thing
-	// counts towards the limit; one that has become pointless does not.
+	// Hand is called for each value, without a lock and on one goroutine at a time. It reports whether the
+	// value counts towards the limit. One that has become pointless does not.
 	Hand func(T) bool
 
 	mu     sync.Mutex
@@ -23,7 +22,7 @@ type Pacer[T any] struct {
 	active bool // a turn is due
 }
 
-// Add puts a thing in the queue.
+// Add puts a value in the queue.
 func (p *Pacer[T]) Add(v T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

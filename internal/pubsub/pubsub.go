@@ -7,16 +7,16 @@
 //
 //   - Join never blocks and never fails. The outcome of its first attempt is known within the timeout and about
 //     a second, even when a dial hangs. Whatever it was, the hub goes on trying until Close.
-//   - A listener that may have missed a message is told so: once when a live subscription breaks, and once
+//   - A listener that may have missed a message is notified: once when a live subscription breaks, and once
 //     when it is live again, or becomes live after its first attempt had failed.
-//   - One channel that the server refuses concerns nothing but that channel.
+//   - A channel that the server refuses affects no other channel.
 //   - Requests: at most 512 are unanswered at a time, so that the replies to them fit into what a server
 //     buffers for a subscriber. Dials: one at a time, with a growing pause between them, up to 2 s, which a
 //     Join cuts to 100 ms.
-//   - Wake-ups: at most 1,000 listeners a second are told that they missed something, as each of them will
-//     then ask the server.
-//   - Memory: for what is joined now, not at a peak. An unused hub has no timer or entry, and no goroutine
-//     but of a dial that ignores its context, until that returns.
+//   - Wake-ups: at most 1,000 listeners a second are notified that they missed something, since each of them
+//     will then ask the server.
+//   - Memory: in proportion to the present subscriptions, also after a peak. An unused hub has no timer, no entry
+//     and no goroutine, except for a dial that ignores its context, until that returns.
 package pubsub
 
 import (
@@ -27,11 +27,11 @@ import (
 	"time"
 )
 
-// Conn is a client library's connection that can subscribe. Receive is called on one goroutine, and
-// all else on another, except that Close may be called at any time and ends every other call.
+// Conn is a client library's connection that can subscribe. Receive is called on one goroutine and the other
+// methods on another, except that Close may be called at any time and ends every other call.
 type Conn interface {
 	// Subscribe, Unsubscribe and Ping make requests, which the server answers once each, in order.
-	// They may be held back until Flush.
+	// They may be buffered until Flush.
 	Subscribe(channel string) error
 	Unsubscribe(channel string) error
 	Ping() error
@@ -56,8 +56,8 @@ type Kind int
 
 const (
 	Message Kind = iota + 1
-	Answer       // to the first request for the channel, or the first ping, that has none
-	Refusal      // of the first of the requests that have no answer
+	Answer       // to the first request for the channel, or the first ping, that is not answered yet
+	Refusal      // of the first request that is not answered yet
 )
 
 // Dial connects to the server. The channel is the first that will be subscribed to, for clients
@@ -73,12 +73,12 @@ var (
 	errConnecting = errors.New("not subscribed yet")
 )
 
-// Listener gets the messages of a channel. Its methods must not block, and may be called
-// concurrently, and once more while Close runs.
+// Listener receives the messages of a channel. Its methods must not block. They may be called concurrently,
+// and once more while Close runs.
 type Listener interface {
 	Message(payload string)
 
-	// Missed reports that messages may have been missed.
+	// Missed is called when messages may have been missed.
 	Missed()
 }
 
@@ -101,7 +101,7 @@ type Hub struct {
 	pending  table[*Subscription, struct{}] // those whose first attempt is under way
 	refused  table[*channel, struct{}]      // those of channels that were refused and have listeners
 	users    int                            // number of subscriptions
-	unused   time.Time                      // since when there are none
+	unused   time.Time                      // when the last one ended
 	session  *session                       // nil while the hub is not used
 	err      error                          // why there is no connection
 	missed   Pacer[*Subscription]
@@ -129,7 +129,7 @@ type channel struct {
 	err        error // why it was refused
 }
 
-// Subscription is one listener's. It lasts until Close.
+// Subscription is the subscription of one listener to one channel. It lasts until Close.
 type Subscription struct {
 	hub      *Hub
 	channel  *channel
@@ -174,10 +174,10 @@ func (h *Hub) Join(name string, l Listener) *Subscription {
 	return sub
 }
 
-// Done is closed when the first attempt to subscribe is over, and by Close.
+// Done returns a channel that is closed when the first attempt to subscribe is over, and by Close.
 func (s *Subscription) Done() <-chan struct{} { return s.done }
 
-// Err is nil while the subscription is live, and otherwise the reason why it is not.
+// Err returns nil while the subscription is live, and otherwise the reason why it is not.
 func (s *Subscription) Err() error {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *Subscription) settleLocked(err error) {
 	}
 }
 
-// missedLocked queues the subscription to be told that it missed something.
+// missedLocked queues the subscription for a call of its listener's Missed.
 func (s *Subscription) missedLocked() {
 	if !s.missed {
 		s.missed = true
@@ -304,8 +304,7 @@ func (h *Hub) Channels() int {
 type Set []*Subscription
 
 // Live returns when the first attempt is over on all servers, or ctx ends. The error is nil if at
-// least one is live: the listener of a server that cannot be reached now is told that it missed
-// something once it can.
+// least one is live. When a server can be reached again later, the listener's Missed is called.
 func (s Set) Live(ctx context.Context) error {
 	for _, sub := range s {
 		select {
@@ -360,7 +359,7 @@ func Watch(ctx context.Context, channel string, hubs ...*Hub) (<-chan struct{}, 
 	return w, nil
 }
 
-// noAnswer is the error for a server, or a dial, that hangs.
+// noAnswer returns the error for a server that hangs.
 func (h *Hub) noAnswer(what string) error {
 	return fmt.Errorf("no answer within %v to %s", h.timeout, what)
 }

@@ -24,7 +24,7 @@ type session struct {
 	cancel context.CancelFunc
 	kick   chan struct{} // there is something to do
 	timer  *time.Timer
-	looked time.Time // when the deadlines were last checked
+	looked time.Time // when the deadlines were checked last
 	link   *link     // nil while there is no connection
 }
 
@@ -91,8 +91,8 @@ func (h *Hub) run(s *session) {
 	}
 }
 
-// first returns the channel to begin with, preferably one whose first attempt is under way, or nil
-// if the session is over, as it is without a connection and without a subscription.
+// first returns the channel to begin with, preferably one whose first attempt is under way. It returns nil if
+// the session is over, and ends it if there is no subscription.
 func (h *Hub) first(s *session) *channel {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +111,7 @@ func (h *Hub) first(s *session) *channel {
 	return nil
 }
 
-// rest is the pause after a failure. A Join cuts it short.
+// rest pauses after a failure. A Join cuts it short.
 func (h *Hub) rest(s *session, d time.Duration) {
 	least := min(d, joinRest)
 	timer := time.NewTimer(least)
@@ -139,8 +139,8 @@ func (h *Hub) rest(s *session, d time.Duration) {
 	}
 }
 
-// connect serves one connection until it breaks, and returns why, or until the session is over. It reports
-// whether there was one.
+// connect serves one connection until it breaks or the session is over, and returns the reason. It reports
+// whether there was a connection.
 func (h *Hub) connect(s *session, first *channel) (connected bool, err error) {
 	var conn Conn
 	if err := protect(func() (err error) {
@@ -230,7 +230,7 @@ func (c *channel) reset() {
 	c.queued, c.asked, c.unanswered, c.live, c.err = false, false, 0, false, nil
 }
 
-// tick is how often the deadlines are checked.
+// tick returns the time between two checks of the deadlines.
 func (h *Hub) tick() time.Duration { return min(time.Second, max(h.timeout/2, 10*time.Millisecond)) }
 
 // check checks the deadlines.

@@ -20,7 +20,7 @@ type waiting struct {
 	at       time.Time // when it returned
 }
 
-// wait calls Wait in a goroutine of the test's bubble and returns when that is in line, or back already.
+// wait calls Wait in a goroutine of the test's bubble and returns when that is in the queue, or back already.
 func (u user) wait(ctx context.Context, token string, ttl time.Duration) *waiting {
 	w := &waiting{done: make(chan struct{})}
 	go func() {
@@ -89,21 +89,21 @@ func TestFirstComeFirstServed(t *testing.T) {
 		u := newUser(t)
 		require.True(t, u.acquire("holder", time.Hour))
 		const n = 10
-		var line [n]*waiting
-		for i := range line {
-			line[i] = u.wait(t.Context(), fmt.Sprint(i), time.Hour)
+		var queue [n]*waiting
+		for i := range queue {
+			queue[i] = u.wait(t.Context(), fmt.Sprint(i), time.Hour)
 		}
 		require.Equal(t, census{entries: 1, waiters: n, timers: 1}, count(t, u.l))
 		previous := "holder"
-		for i, w := range line {
+		for i, w := range queue {
 			time.Sleep(time.Minute)
 			require.False(t, w.returned())
 			require.True(t, u.release(previous))
-			require.False(t, u.acquire("stranger", time.Hour), "the line was overtaken")
+			require.False(t, u.acquire("stranger", time.Hour), "the queue was overtaken")
 			require.False(t, u.release(previous), "the lock was held on")
 			require.NoError(t, w.result().err)
 			require.Equal(t, time.Now().Add(time.Hour), w.deadline, "not the full ttl from the grant on")
-			for _, later := range line[i+1:] {
+			for _, later := range queue[i+1:] {
 				require.False(t, later.returned())
 			}
 			previous = fmt.Sprint(i)
@@ -114,7 +114,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// A holder that never comes back costs the line its ttl, and so does each waiter that was granted the lock.
+// A holder that never comes back costs the queue its ttl, and so does each waiter that was granted the lock.
 func TestVanishedHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
@@ -142,7 +142,7 @@ func TestVanishedHolders(t *testing.T) {
 	})
 }
 
-// At the very moment of expiry, an Acquire may come before the timer: the line is served first all the same.
+// At the very moment of expiry, an Acquire may come before the timer: the queue is served first all the same.
 func TestLineComesFirstAtExpiry(t *testing.T) {
 	for _, ops := range []struct {
 		name string
@@ -206,8 +206,8 @@ func TestGrantMovesTheTimer(t *testing.T) {
 	})
 }
 
-// The timer is stopped when the last waiter leaves, and a later line gets it again.
-func TestTimerOfASecondLine(t *testing.T) {
+// The timer is stopped when the last waiter leaves, and a later queue gets it again.
+func TestTimerOfASecondQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
 		began := time.Now()
@@ -224,7 +224,7 @@ func TestTimerOfASecondLine(t *testing.T) {
 	})
 }
 
-func TestLeavingTheLine(t *testing.T) {
+func TestLeavingTheQueue(t *testing.T) {
 	const n = 5
 	for leaver := range n {
 		synctest.Test(t, func(t *testing.T) {
@@ -232,22 +232,22 @@ func TestLeavingTheLine(t *testing.T) {
 			require.True(t, u.acquire("holder", time.Hour))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			var line [n]*waiting
-			for i := range line {
+			var queue [n]*waiting
+			for i := range queue {
 				waitCtx := t.Context()
 				if i == leaver {
 					waitCtx = ctx
 				}
-				line[i] = u.wait(waitCtx, fmt.Sprint(i), time.Hour)
+				queue[i] = u.wait(waitCtx, fmt.Sprint(i), time.Hour)
 			}
 			cancel()
-			err := line[leaver].result().err
+			err := queue[leaver].result().err
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorIs(t, err, locker.ErrHeld)
 			require.Equal(t, census{entries: 1, waiters: n - 1, timers: 1}, count(t, u.l))
 
 			previous := "holder"
-			for i, w := range line {
+			for i, w := range queue {
 				if i != leaver {
 					require.False(t, w.returned())
 					require.True(t, u.release(previous))
@@ -261,7 +261,7 @@ func TestLeavingTheLine(t *testing.T) {
 	}
 }
 
-// When the grant and the end of ctx meet, Wait says that it gave up, and the next in line has the lock.
+// When the grant and the end of ctx meet, Wait says that it gave up, and the next in the queue has the lock.
 func TestGrantCrossesWithLeaving(t *testing.T) {
 	for range 50 { // which of the two the waiter sees first is a matter of luck
 		synctest.Test(t, func(t *testing.T) {
@@ -431,7 +431,7 @@ func TestWaitByTheHolder(t *testing.T) {
 }
 
 // Nobody should, but two that wait by one token are served one after the other, each in its turn.
-func TestOneTokenTwiceInLine(t *testing.T) {
+func TestOneTokenTwiceInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
 		require.True(t, u.acquire("holder", time.Hour))
