@@ -63,8 +63,8 @@ import (
 //
 // All its methods return ctx's error when ctx is done, and an error that wraps the client's when
 // the server is down, hung, read-only or out of memory, or has another type of value at the lock's
-// key; such a value is left alone. A string there is a lock, whoever set it, unless it looks like
-// one of package redigo's; without an expiry it is held until it is deleted.
+// key; such a value is left alone. Any string there is a lock, unless it looks like one of package
+// redigo's. Without an expiry it is held until it is deleted.
 type Locker struct {
 	client redis.UniversalClient
 	prefix string // of the locks' keys, and of the channels on which their releases are announced
@@ -196,7 +196,7 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 		}
 		holder, err := l.client.Do(s.Ctx, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
 		switch {
-		case errors.Is(err, redis.Nil): // nobody held it: set
+		case errors.Is(err, redis.Nil): // it was free, and is set
 			return true, nil
 		case err == nil && holder != s.Token:
 			if err := redislock.CheckHolder(holder); err != nil {
@@ -219,10 +219,11 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 }
 
 // Extend replaces the remaining time of a lock that token holds by ttl, rounded up to a
-// millisecond, in one request. It is false when token does not hold the lock. Like Release it
-// waits, as long as ctx lasts, for a call for the same token that a caller has left behind. When
-// go-redis sent the request more than once to a single server, that is an error also if the last answer was yes: an earlier
-// one may arrive later and end the lock after ttl, whatever it was extended to since.
+// millisecond, in one request. It reports false if token does not hold the lock. Like Release it
+// waits, as long as ctx lasts, for a call for the same token that a caller has left behind. If
+// go-redis sent the request more than once to a single server, Extend returns an error even if the
+// last reply was positive: an earlier request may still arrive, and end the lock after ttl whatever it
+// was extended to since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	s := redislock.NewSending(ctx, token)
 	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
@@ -263,7 +264,7 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 		if l.alone {
 			return redislock.ParseFence(l.eval(redislock.Fence, counter, lock, s))
 		}
-		// First the number, then the check: whoever holds the lock later has a greater number.
+		// The number comes before the check, so that a later holder's number is greater.
 		fence, err := redislock.ParseFence(l.eval(redislock.Count, counter, "", s))
 		if err != nil {
 			return 0, err

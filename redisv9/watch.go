@@ -32,7 +32,7 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 	return woken, nil
 }
 
-// hubs returns what listens on every server on which a channel's messages may be published.
+// hubs returns a hub for each server on which a channel's messages may be published.
 func (l *Locker) hubs(ctx context.Context) ([]*pubsub.Hub, error) {
 	if l.waiters.Err != nil {
 		return nil, l.waiters.Err
@@ -64,7 +64,7 @@ func (l *Locker) servers(ctx context.Context) ([]subscriber, error) {
 	return shards, err
 }
 
-// unsupported marks the error of a user who may not subscribe, for whom there are other ways to wait.
+// unsupported marks the error of a user that may not subscribe, since there are other ways to wait.
 func unsupported(err error) error {
 	if redis.HasErrorPrefix(err, "NOPERM") {
 		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)

@@ -11,9 +11,9 @@ import (
 	"github.com/golockers/locker/internal/inflight"
 )
 
-// Sending is an encoded token on its way to the server, perhaps more than once: a client may repeat
-// a request whose reply was lost without telling, but go-redis asks for the bytes each time. Once
-// Ctx has ended there are none, so that nothing is sent for a caller who has gone.
+// Sending is an encoded token on its way to the server, perhaps more than once: a client may silently
+// repeat a request whose reply was lost, but go-redis asks for the bytes each time. Once Ctx has ended
+// there are none, so that nothing is sent for a caller that has left.
 type Sending struct {
 	Ctx   context.Context
 	Token string // encoded
@@ -45,7 +45,7 @@ func (s *Sending) Came(err error) { s.answered = err == nil && s.sends == 1 }
 // MarshalBinary implements [encoding.BinaryMarshaler].
 func (s *Sending) MarshalBinary() ([]byte, error) {
 	if err := s.Ctx.Err(); err != nil {
-		return nil, err // as it is: go-redis must not take it for one that passes
+		return nil, err // unwrapped, since go-redis must not take it for a passing error
 	}
 	if s.sends++; s.sends == 1 {
 		s.first = time.Now()
@@ -53,24 +53,24 @@ func (s *Sending) MarshalBinary() ([]byte, error) {
 	return append(s.bytes[:0], s.Token...), nil
 }
 
-// isOver says that nothing of it is still to come, once the call has returned.
+// isOver reports, once the call has returned, whether no request can still arrive.
 func (s *Sending) isOver() bool { return s.answered || s.sends == 0 }
 
-// isUnsent says that it certainly never left the process. The call has returned, but may have been
-// left behind: then nobody knows.
+// isUnsent reports, once the call has returned, whether the token certainly never left the process. If the
+// call was left behind, that is not known.
 func (s *Sending) isUnsent() bool { return s.Ctx.Err() == nil && s.sends == 0 }
 
-// isForeign reports whether it certainly did nothing, because the lock is a foreign one.
+// isForeign reports whether the request certainly did nothing because the lock's value is foreign.
 func (s *Sending) isForeign(err error) bool {
 	return errors.Is(err, ErrForeign) && s.Ctx.Err() == nil && s.sends == 1
 }
 
-// String is what hooks that log commands show.
+// String returns the token for hooks that log commands.
 func (s *Sending) String() string { return s.Token }
 
-// Refused is the error, if any, of an attempt that the last request says was refused. An earlier
-// request that timed out may be waiting before the server yet, and take the lock when it is free.
-// Or it took the lock, whose ttl has passed since.
+// Refused returns nil if an attempt whose last request was refused has certainly not taken the lock, and
+// otherwise an error. An earlier request that timed out may not have reached the server yet, and may take
+// the lock when it is free. Or it took the lock, and the ttl has passed since.
 func (s *Sending) Refused(timeout, ttl time.Duration) error {
 	if since := time.Since(s.first); s.sends > 1 && since >= min(timeout, ttl) {
 		return fmt.Errorf("refused, but the first of %d requests went %v ago without an answer, "+
@@ -81,7 +81,7 @@ func (s *Sending) Refused(timeout, ttl time.Duration) error {
 
 // Caller runs the operations of a Locker. The zero value is for a client that honors contexts.
 type Caller struct {
-	Err       error         // what every operation returns: there is no client
+	Err       error         // returned by every operation if there is no client
 	Inline    time.Duration // see [inflight.Do]
 	Unbounded bool          // the client has no timeout, so calls have [DefaultTimeout]
 
@@ -96,7 +96,7 @@ func Call[T any](c *Caller, s *Sending, f func() (T, error)) (T, error) {
 	return callAfter(c, s, false, f)
 }
 
-// CallInOrder is Call behind whatever a caller has left behind for the token.
+// CallInOrder is Call, after the calls for the token that earlier callers have left behind.
 func CallInOrder[T any](c *Caller, s *Sending, f func() (T, error)) (T, error) {
 	return callAfter(c, s, true, f)
 }
@@ -127,8 +127,8 @@ func callAfter[T any](c *Caller, s *Sending, inOrder bool, f func() (T, error)) 
 
 var errNoReply = errors.New("no reply within 3 seconds, and the client has no timeout of its own")
 
-// RoundTrip is how long a Locker's requests take, smoothed. It grows faster than it shrinks, since
-// a claim that is too short is lost, and one that is too long is made anyway.
+// RoundTrip is the smoothed duration of a Locker's requests. It grows faster than it shrinks, since a lock
+// is lost if the time to claim it is too short, and nothing is lost if it is too long.
 type RoundTrip struct{ ns atomic.Int64 }
 
 func (r *RoundTrip) Add(d time.Duration) {
@@ -140,14 +140,14 @@ func (r *RoundTrip) Add(d time.Duration) {
 	case int64(d) > old:
 		weight = 2
 	}
-	r.ns.CompareAndSwap(old, old+(int64(d)-old)/weight) // of several at once, one does
+	r.ns.CompareAndSwap(old, old+(int64(d)-old)/weight) // of several at once, one is enough
 }
 
 // claim returns how long a waiter needs to claim a lock.
 func (r *RoundTrip) claim() time.Duration { return Claim(time.Duration(r.ns.Load())) }
 
-// Milliseconds validates a ttl and rounds it up. The longest time.Duration is 292 years, which Redis can count from any
-// year.
+// Milliseconds validates a ttl and rounds it up. Redis can express the longest Duration, 292 years, from any
+// year on.
 func Milliseconds(ttl time.Duration) (int64, error) {
 	if ttl <= 0 {
 		return 0, fmt.Errorf("%w: %v", locker.ErrInvalidTTL, ttl)

@@ -4,7 +4,7 @@
 local function count()
 	--include count
 end
-local fence = count() -- a write, whoever holds the lock, so that a read-only replica refuses
+local fence = count() -- in any case a write, so that a read-only replica refuses
 local holder = redis.call('GET', KEYS[2])
 if holder == ARGV[1] then
 	return fence

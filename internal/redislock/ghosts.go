@@ -15,8 +15,8 @@ const (
 	maxLeave  = 16   // ghosts that leave at the same time
 )
 
-// ghost is an entry that may be in a queue though its waiter has gone. If the lock is granted to it,
-// no one but this process can release it before it expires.
+// ghost is an entry that may be in a queue although its waiter has gone. If the lock is granted to it, only
+// this process can release it before it expires.
 type ghost struct {
 	box     *box
 	keys    Keys
@@ -37,14 +37,14 @@ type ghost struct {
 	ticket   string // by this ticket, or by none
 }
 
-// isMeant reports whether a message is for an entry that is in the queue since the waiter has gone.
-// What served the waiter must not have its lock released, though it comes again or late.
+// isMeant reports whether a message is for an entry that joined the queue after its waiter had gone. The
+// grant that served the waiter must not release its lock, even if it arrives late or twice.
 func (g *ghost) isMeant(m Message) bool {
 	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
 }
 
-// haunt makes the inbox mind an entry whose waiter goes. When there are too many, one is forgotten,
-// and the channel is retired, so that the scripts pass over what is forgotten as soon as may be.
+// haunt adds a ghost of an entry whose waiter goes. If there are too many, one is forgotten, and the channel
+// is retired, so that the scripts soon pass over the forgotten entry.
 func (i *inbox) haunt(w *waiting, g *ghost) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -64,14 +64,13 @@ func (i *inbox) haunt(w *waiting, g *ghost) {
 	delete(i.waiting, g.id)
 	i.ghosts[g.id] = g
 	select {
-	case <-w.mail: // for which it went too soon
+	case <-w.mail: // it arrived just before the waiter went
 		i.haunted(g)
 	default:
 	}
 }
 
-// hauntServed makes the inbox mind the entry of a waiter that was served, unless there are too many
-// ghosts.
+// hauntServed adds a ghost of the entry of a waiter that was served, unless there are too many.
 func (i *inbox) hauntServed(g *ghost) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -86,7 +85,7 @@ func (i *inbox) hauntServed(g *ghost) bool {
 	return true
 }
 
-// ghostsMissed takes the ghosts of a channel whose messages may have been lost. A lock that was
+// ghostsMissed makes the ghosts of a channel leave if messages may have been lost. Otherwise a lock that was
 // granted to one of them would be held until it expires.
 func (i *inbox) ghostsMissed(b *box) {
 	i.mu.Lock()

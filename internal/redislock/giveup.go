@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	giveUpFor  = 5 * time.Second      // how long giving up a place is tried
-	giveUpRest = 5 * time.Millisecond // the rest after the first try, four times as long each time
+	giveUpFor  = 5 * time.Second      // waiters try for this long to give up their place
+	giveUpRest = 5 * time.Millisecond // delay after the first try; it quadruples
 	giveUpMost = 2 * time.Second      // up to this
-	maxUnsure  = 256                  // how many may try more than once at a time
-	ghostLife  = time.Minute          // how long a request without an answer is expected to arrive yet
-	maxSweeps  = 256                  // how many keys a Locker looks after that it has released
+	maxUnsure  = 256                  // waiters that may try more than once at the same time
+	ghostLife  = time.Minute          // a request without an answer may still arrive for this long
+	maxSweeps  = 256                  // keys whose queues a Locker may have to serve again
 )
 
 // GiveUp releases a lock that last may have taken, or may yet take, in the background.
@@ -23,14 +23,13 @@ func (ws *Waiters) GiveUp(ctx context.Context, keys Keys, last *Sending) {
 	}
 }
 
-// giveUp takes w's entry out of the queue in the background, and releases the lock if it was
-// granted. One request does that for sure when all requests for them have been answered; otherwise
-// one may be under way that takes the lock, or puts the entry in the queue, later, also after an
-// earlier one was found there. It outlives ctx. Without w it is about the lock alone.
+// giveUp takes w's entry out of the queue in the background, and releases the lock if it was granted. It
+// outlives ctx. Without w it only releases the lock. One request is enough if all earlier requests have
+// been answered. Otherwise one of them may still arrive, and take the lock or put the entry in the queue
+// again.
 //
-// An entry that may have stayed in the queue may be handed the lock: so from the beginning the
-// inbox minds its ghost, and releases the lock at once. The inbox forgets it when the entry
-// certainly is gone.
+// An entry that may still be in the queue may be granted the lock. So the inbox keeps a ghost of it until
+// the entry has certainly left the queue, and releases whatever the ghost is granted.
 func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *waiting, unsure bool) {
 	var entries [2]string
 	var g *ghost
@@ -52,7 +51,7 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 				}
 				return ws.Release(keys, s, entries[0], entries[1])
 			})
-			// In order, that is after the last request has come back: only now may it be asked.
+			// CallInOrder has waited for the last request, so it may be read now.
 			if g != nil && last.isOver() && !unsure {
 				g.isOver.Store(true)
 			}
@@ -72,8 +71,8 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 	}()
 }
 
-// served minds the entry of a waiter that has the lock, if a request without an answer may yet put
-// it in the queue again: whatever is granted to it then is released at once.
+// served keeps a ghost of the entry of a waiter that has the lock, if a request without an answer may still
+// put the entry in the queue again.
 func (ws *Waiters) served(w *waiting, last *Sending) {
 	if !w.unsure && last.answered {
 		return
@@ -85,7 +84,7 @@ func (ws *Waiters) served(w *waiting, last *Sending) {
 	}
 }
 
-// Release runs the script of that name, and sees to it that the queue goes on.
+// Release runs the script of that name, and makes sure that the queue moves on.
 func (ws *Waiters) Release(keys Keys, s *Sending, args ...any) (Freed, error) {
 	reply, err := ws.run(Release, keys, s, args...)
 	if err != nil {
@@ -98,9 +97,9 @@ func (ws *Waiters) Release(keys Keys, s *Sending, args ...any) (Freed, error) {
 	return freed, err
 }
 
-// sweeps are the keys whose queues a Locker looks after once more, having released their locks:
-// there was more to drop than one script may, or nobody but it may be there to see that the next
-// one does not claim the lock.
+// sweeps are the keys whose queues a Locker serves once more after a release: the script may not have
+// dropped all dead waiters, or the next waiter may not claim the lock, and no other process may be there to
+// notice.
 type sweeps struct {
 	mu      sync.Mutex
 	pending map[string]struct{}

@@ -14,20 +14,19 @@ const (
 	boxLinger = 10 * time.Second // a channel is listened to this long after its last waiter
 )
 
-// inbox is where a Locker hears of its waiters' turns: on a channel of its own, which all its
-// waiters share. This file is all that knows of subscriptions. A channel that cannot be had keeps
-// nobody from waiting: see [Pace].
+// inbox receives the messages about the turns of a Locker's waiters, on a channel of its own that all of
+// them share. Only this file deals with subscriptions. Waiters also work without a channel: see [Pace].
 //
-// It also paces the looks that nobody asked for by a message: a few at once at each server, however
-// many waiters there are, so that they do not fight for the client's connections.
+// The inbox also limits the looks that no message asked for to a few at a time at each server, however many
+// waiters there are, so that they do not compete for the client's connections.
 type inbox struct {
 	Source
 	names   *Namespace
 	haunted func(*ghost) // a message came for a ghost; must not block
-	busy    atomic.Bool  // somebody waits, or did a moment ago
+	busy    atomic.Bool  // there are waiters, or were a moment ago
 
 	mu      sync.Mutex
-	current *box                // for those who come
+	current *box                // for new waiters
 	waiting map[string]*waiting // by the entry's ID
 	ghosts  map[string]*ghost   // by the entry's ID
 	lanes   map[any]*lane       // by server: see looks.go
@@ -36,11 +35,11 @@ type inbox struct {
 	mistrusted time.Time // when waiters were asked to look because one had lost its place
 }
 
-// Source is where a Locker hears of its waiters' turns.
+// Source is where a Locker receives messages from.
 type Source struct {
 	Hubs     func(ctx context.Context) ([]*pubsub.Hub, error) // of the servers to listen to
 	Changes  bool                                             // Hubs may return others the next time
-	ServerOf func(lock string) any                            // stands for the server of a lock; nil: there is one
+	ServerOf func(lock string) any                            // identifies the server of a lock; nil: there is one
 	MaxLooks int                                              // under way at one server; see [LooksOf]
 	Linger   time.Duration                                    // of a channel after its last waiter; 0: ten seconds
 }
@@ -66,7 +65,7 @@ type box struct {
 	idle    *time.Timer
 }
 
-// enter makes w hear of its turns.
+// enter subscribes w to messages about its turns.
 func (i *inbox) enter(ctx context.Context, w *waiting) {
 	var hubs []*pubsub.Hub
 	if i.Changes {
@@ -98,8 +97,8 @@ func (i *inbox) enter(ctx context.Context, w *waiting) {
 	i.joinLocked(w)
 }
 
-// newBoxLocked begins to listen on a new channel. Its waiters look when that is live: until then they may have missed
-// something.
+// newBoxLocked subscribes to a new channel. Its waiters look once it is live, since they may have missed
+// messages until then.
 func (i *inbox) newBoxLocked(hubs []*pubsub.Hub) *box {
 	b := &box{inbox: i, name: i.names.NewChannel(), hubs: hubs}
 	for _, h := range hubs {
@@ -153,13 +152,13 @@ func (b *box) giveUp() {
 		return
 	}
 	i.retireLocked(b)
-	if len(i.waiting) == 0 { // there is no channel on which a ghost could be heard of
+	if len(i.waiting) == 0 { // there is no channel on which a message for a ghost could come
 		i.waiting, i.ghosts = nil, nil
 	}
 }
 
-// retireLocked has later waiters hear of their turns on another channel. Nobody is told any more
-// what becomes of this one's ghosts when its last waiter has left; then the scripts pass them over.
+// retireLocked makes later waiters use another channel. When its last waiter has left, no messages for this
+// one's ghosts arrive any more, and the scripts pass them over.
 func (i *inbox) retireLocked(b *box) {
 	if i.current == b {
 		i.current = nil
@@ -168,7 +167,8 @@ func (i *inbox) retireLocked(b *box) {
 	}
 }
 
-// closeLocked ends a box that has no waiter and gets none any more. Its channel must not look listened to.
+// closeLocked closes a box that has no waiter and gets no more. Its channel must not seem to have a
+// subscriber.
 func (b *box) closeLocked() {
 	if b.waiters == 0 && b != b.inbox.current {
 		for _, sub := range b.subs {
@@ -189,7 +189,7 @@ func (b *box) hears() (live bool, epoch int) {
 	return len(b.subs) > 0, epoch
 }
 
-// Message takes what is published on the channel.
+// Message handles a message on the channel.
 func (b *box) Message(payload string) {
 	m, ok := ParseMessage(payload)
 	if !ok {
@@ -199,7 +199,7 @@ func (b *box) Message(payload string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if w, ok := i.waiting[m.ID]; ok {
-		if !m.IsForged(w.entry.Nonce) { // which must not displace a true one
+		if !m.IsForged(w.entry.Nonce) { // a forged one must not replace a true one
 			w.told(m)
 		}
 	} else if g, ok := i.ghosts[m.ID]; ok && m.Kind != Dropped && g.isMeant(m) {
@@ -214,7 +214,7 @@ func (b *box) Missed() {
 	b.inbox.ghostsMissed(b)
 }
 
-// askAll has those of b's waiters look that are meant, those who joined first before the others.
+// askAll makes those of b's waiters look that isMeant selects, in the order in which they joined.
 func (b *box) askAll(isMeant func(*waiting) bool) {
 	i := b.inbox
 	i.mu.Lock()
@@ -231,8 +231,8 @@ func (b *box) askAll(isMeant func(*waiting) bool) {
 	}
 }
 
-// mistrust has all who wait for the same lock as w look, which has lost its place. They may have
-// lost theirs, and then say the same: so not more often than waiters look anyway.
+// mistrust makes all waiters for the same lock look after w has lost its place. They may have lost theirs,
+// and then report it as well, so this happens no more often than waiters look anyway.
 func (i *inbox) mistrust(w *waiting) {
 	i.mu.Lock()
 	again := time.Since(i.mistrusted) < LookAgain

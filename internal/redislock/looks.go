@@ -5,13 +5,13 @@ import (
 )
 
 const (
-	minLooks = 4 // that waiters of one Locker may have under way at a server, however small the pool
-	urgently = 3 // of four looks are of those who are the first, if others want to look, too
+	minLooks = 4 // looks that may be under way at a server, however small the pool is
+	urgently = 3 // of four looks are by the first in their queues, if others want to look as well
 )
 
-// lane is the looks at one server that waiters of a Locker make of their own accord. So many may be
-// under way at a time as leave connections of the pool to others, however many wait. Every server
-// has a lane of its own, since one that does not answer holds up all that is in its lane.
+// lane holds the looks at one server that no message asked for. Their number is limited, so that they leave
+// some of the pool's connections to other requests. Every server has a lane of its own, since a server that
+// does not answer holds up its lane.
 type lane struct {
 	server any
 	looks  int // under way
@@ -20,7 +20,7 @@ type lane struct {
 	others list.List
 }
 
-// LooksOf is how many looks may be under way with a pool of connections to one server.
+// LooksOf returns how many looks may be under way with a pool of connections to one server.
 func LooksOf(poolSize, maxActive int) int {
 	if maxActive > 0 {
 		poolSize = min(poolSize, maxActive)
@@ -28,9 +28,9 @@ func LooksOf(poolSize, maxActive int) int {
 	return max(poolSize/2, minLooks)
 }
 
-// ask has w look when it is its turn to. A waiter that is the first in its queue, or may be, goes
-// before others. Asking again is for one that has become the first, or whose lock has another server
-// now.
+// ask makes w look when its turn in the lane comes. A waiter that is, or may be, the first in its queue goes
+// before others. A waiter asks again when it has become the first, or when its lock has moved to another
+// server.
 func (i *inbox) ask(w *waiting) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -66,7 +66,7 @@ func (i *inbox) askLocked(w *waiting, isUrgent bool) {
 	i.permitLocked(c)
 }
 
-// withdrawLocked has w not ask any more.
+// withdrawLocked takes w out of its lane.
 func (i *inbox) withdrawLocked(w *waiting) {
 	if w.asks == nil {
 		return

@@ -1,6 +1,6 @@
-// Package redislock has what the Redis adapters share, whatever their client library: the scripts,
-// the names of keys and channels, and the formats of requests, replies and messages. The adapters
-// that use it share their queues.
+// Package redislock is the part of the Redis adapters that does not depend on their client library: the
+// scripts, the names of keys and channels, the formats of requests, replies and messages, and waiting in
+// the queue. The adapters that use it share their queues.
 package redislock
 
 import (
@@ -32,9 +32,8 @@ func NewNamespace(prefix string, single bool) *Namespace {
 	return n
 }
 
-// escape makes a string fit for the name of a channel, and for an ACL pattern that matches only
-// that string: the result has no space, no hash tag, and no wildcard. Different strings stay
-// different.
+// escape returns a string that can be part of a channel's name, and of an ACL pattern that matches only that
+// name: it has no space, no hash tag and no wildcard. Different strings stay different.
 func escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -86,8 +85,8 @@ func hashTag(key string) (tag string, ok bool) {
 	return tag, tag != ""
 }
 
-// FenceCounter is the key of the counter of fencing numbers.
+// FenceCounter returns the key of the counter of fencing numbers.
 func (n *Namespace) FenceCounter() string { return n.mark + "fence:" + n.scope }
 
-// NewChannel returns an unguessable name for the channel on which a process hears of its turns.
+// NewChannel returns an unguessable name for the channel of a process's waiters.
 func (n *Namespace) NewChannel() string { return n.mark + "wait:" + n.scope + rand.Text() }

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the
-// holder's time, in case that the holder and all before it in the queue have gone together, as when
-// the process of several waiters dies. It does so once a second at most, and not while it is the
-// first in the queue: then [Pace] has it look anyway. The others look for this only when
-// it has left.
+// peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the holder's
+// time, in case the holder and all waiters before it have gone together, as when their process dies. It
+// does so no more than once a second, and not while it is the first in the queue, which looks by its [Pace]
+// anyway. The others do so only when it has left.
 //
 // The inbox's lock guards all of it.
 type peers struct {
@@ -34,8 +33,8 @@ func (i *inbox) joinLocked(w *waiting) {
 	w.place = p.waiters.PushBack(w)
 }
 
-// partLocked takes w from its peers. The next of them does not know for how long the lock is
-// another's now, but is told so if it is the first in the queue.
+// partLocked removes w from its peers. The next of them does not know the holder's remaining time. If it is
+// the first in the queue, a message tells it.
 func (i *inbox) partLocked(w *waiting) {
 	p := i.peers[w.key]
 	wasForemost := p.waiters.Front() == w.place
@@ -51,7 +50,7 @@ func (i *inbox) partLocked(w *waiting) {
 	}
 }
 
-// placed takes what w has heard of its place in the queue.
+// placed records w's place in the queue.
 func (i *inbox) placed(w *waiting, left time.Duration, rank int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -61,7 +60,7 @@ func (i *inbox) placed(w *waiting, left time.Duration, rank int64) {
 	}
 }
 
-// lookAtLocked has the foremost look at a time, instead of the one that was set before.
+// lookAtLocked sets the time at which the foremost looks.
 func (i *inbox) lookAtLocked(p *peers, at time.Time) {
 	if soonest := p.asked.Add(peersRest); at.Before(soonest) {
 		at = soonest
@@ -79,7 +78,7 @@ func (i *inbox) lookDue(p *peers) {
 	defer i.mu.Unlock()
 	foremost := p.waiters.Front()
 	if foremost == nil || p.due.IsZero() || time.Now().Before(p.due) {
-		return // the timer was set again, or stopped too late
+		return // the timer was reset or stopped too late
 	}
 	p.due = time.Time{}
 	if w := foremost.Value.(*waiting); !w.isFirst {

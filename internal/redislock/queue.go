@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Entry is a place in a queue, as it is stored there. The entry decides how it is served, not the
-// client that releases the lock:
+// Entry is a place in a queue, as it is stored there. The entry decides how it is served, not the client that
+// releases the lock:
 //
 //   - Claim 0: if a connection to the server itself subscribes to the channel, the entry is granted the
 //     lock for its ttl, and its waiter can rely on the message about that. Otherwise the entry is
@@ -36,7 +36,7 @@ func (e Entry) String(claim time.Duration) string {
 	return string(append(b, e.Token...))
 }
 
-// ID returns what messages name the entry by. It is public: others may hear them.
+// ID returns the name of the entry in messages. It is no secret, since others may receive them.
 func (e Entry) ID() string { return sha1hex(e.Nonce)[:16] }
 
 func sha1hex(s string) string {
@@ -52,37 +52,37 @@ func Claim(rtt time.Duration) time.Duration {
 // ServerTime is a server's clock, as the time since 1970.
 type ServerTime time.Duration
 
-// Kind is what a message is about.
+// Kind is the kind of a [Message].
 type Kind int
 
 const (
-	Granted Kind = iota + 1 // the lock is the waiter's, since Time, for its ttl
-	Claimed                 // the lock is the waiter's if it claims it now
-	Head                    // the waiter is the first now, and the lock another's for Left
-	Probe                   // the waiter is to look at once, or its process counts as gone
-	Dropped                 // the waiter has lost its place, since its process seemed to be gone
+	Granted Kind = iota + 1 // the waiter has had the lock since Time, for its ttl
+	Claimed                 // the waiter has the lock if it claims it now
+	Head                    // the waiter is the first now, and another has the lock for Left
+	Probe                   // the waiter must look at once, or its process counts as gone
+	Dropped                 // the waiter has lost its place, because its process seemed to be gone
 )
 
-// Message is what a waiter is told: "<id> <ticket> <kind> <more>". Users who cannot read the queue may
-// hear and send messages. So all but a grant are hints, and a grant, "grant <seconds> <micros> <proof>",
-// has a proof.
+// Message is a message to a waiter: "<id> <ticket> <kind> <more>". Users of the server that cannot read the
+// queue may be able to receive and send messages. So a message is a hint, except for a grant, which carries
+// a proof: "grant <seconds> <micros> <proof>".
 type Message struct {
 	ID     string // of the entry that it is for
-	Ticket string // of that entry; a later one of the same waiter has another
+	Ticket string // of that entry; later entries of the same waiter have others
 	Kind   Kind
 	Time   ServerTime    // of a grant
 	Proof  string        // of a grant: a hash of its ticket, its time, and the entry's nonce
-	Left   time.Duration // of what a Head says
+	Left   time.Duration // of a Head
 }
 
-// IsForged reports whether m is a grant that does not come from one who knows the nonce.
+// IsForged reports whether m is a grant whose sender does not know the nonce.
 func (m Message) IsForged(nonce string) bool {
 	t := time.Duration(m.Time)
 	proof := sha1hex(fmt.Sprintf("%s %d %d %s", m.Ticket, t/time.Second, t%time.Second/time.Microsecond, nonce))
 	return m.Kind == Granted && subtle.ConstantTimeCompare([]byte(m.Proof), []byte(proof)) == 0
 }
 
-// ParseMessage reports whether payload is a message.
+// ParseMessage parses payload and reports whether it is a message.
 func ParseMessage(payload string) (m Message, ok bool) {
 	fields := strings.Split(payload, " ")
 	if len(fields) < 3 {
@@ -112,8 +112,8 @@ func ParseMessage(payload string) (m Message, ok bool) {
 
 // Place is the answer to a [Look].
 type Place struct {
-	Acquired  bool          // the asking token holds the lock, and all else is zero
-	Left      time.Duration // how long the holder still has, no more than [LookAgain]
+	Acquired  bool          // the waiter's token holds the lock; the other fields are zero
+	Left      time.Duration // of the holder's time, no more than [LookAgain]
 	Rank      int64         // number of entries before it
 	Time      ServerTime    // of the answer
 	Ticket    string        // of its entry
@@ -150,7 +150,7 @@ func ParsePlace(reply any) (p Place, err error) {
 	}, nil
 }
 
-// remaining is PTTL's answer, but no longer than matters.
+// remaining converts PTTL's reply, and cuts what is longer than a waiter waits without a look.
 func remaining(ms int64) time.Duration {
 	switch {
 	case ms == -1: // it has no expiry
@@ -175,7 +175,7 @@ func parseTime(seconds, micros string) (ServerTime, error) {
 type Freed struct {
 	Released bool          // the token held the lock, which is now free or has another holder
 	Left     bool          // the entry has left the queue, and the token did not hold the lock
-	SweepIn  time.Duration // when the queue needs a Sweep; negative if it is not known to need one
+	SweepIn  time.Duration // when the queue needs a Sweep; negative: it does not
 }
 
 // ParseFreed reads the reply.

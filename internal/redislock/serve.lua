@@ -13,8 +13,7 @@ local function tell(channel, nonce, ticket, what)
 	return type(sent) == 'number'
 end
 
--- tellGrant tells an entry that it has the lock, with a proof that only those who know its nonce can
--- make.
+-- tellGrant tells an entry that it has the lock, with a proof that requires its nonce.
 local function tellGrant(channel, nonce, ticket)
 	local time = clock[1] .. ' ' .. clock[2]
 	local proof = redis.sha1hex(ticket .. ' ' .. time .. ' ' .. nonce)
@@ -25,8 +24,7 @@ local function parse(entry)
 	return string.match(entry, '^(%S+) (%S+) (%d+) (%d+) (.*)$')
 end
 
--- tellHead tells the first in the queue that it is the first, and for how long another has the
--- lock.
+-- tellHead tells the first in the queue that it is the first, and how long another has the lock.
 local function tellHead(left)
 	local head = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 	if head[1] then

@@ -52,17 +52,17 @@ func NewWaiters(c Config) *Waiters {
 	return ws
 }
 
-// Busy reports whether someone waits, or did a moment ago: then there may be a queue.
+// Busy reports whether there are waiters, or were a moment ago, and so there may be a queue.
 func (ws *Waiters) Busy() bool { return ws.inbox.busy.Load() }
 
-// SetLinger is for tests: how long a channel is listened to after its last waiter. It is to be called
-// before there are waiters.
+// SetLinger sets, for tests, how long a channel is kept after its last waiter. It must be called before there
+// are waiters.
 func (ws *Waiters) SetLinger(d time.Duration) { ws.inbox.Linger = d }
 
 // GivingUp returns, for tests, how many places waiters are giving up.
 func (ws *Waiters) GivingUp() int64 { return ws.givingUp.Load() }
 
-// Ghosts returns, for tests, how many places it minds whose waiters have gone.
+// Ghosts returns, for tests, the number of ghosts.
 func (ws *Waiters) Ghosts() int {
 	ws.inbox.mu.Lock()
 	defer ws.inbox.mu.Unlock()
@@ -104,8 +104,8 @@ type waiting struct {
 	place                 *list.Element // among its peers
 }
 
-// told takes a message, of which only the last counts, but a Head says less than any other. The
-// inbox's lock is held.
+// told delivers a message. Only the last one counts, except that a Head does not replace another kind. It
+// needs the inbox's lock.
 func (w *waiting) told(m Message) {
 	select {
 	case last := <-w.mail:
@@ -117,8 +117,8 @@ func (w *waiting) told(m Message) {
 	w.mail <- m
 }
 
-// Wait joins the queue and waits for its turn. The ttl is valid. If isHeld is set, the lock was seen
-// to be held by another.
+// Wait joins the queue and waits for its turn. isHeld means that the lock was seen to be held by another
+// token.
 func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
 	isHeld bool) (deadline time.Time, err error) {
 	if ws.Err != nil {
@@ -133,12 +133,12 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 	w.id, w.claim = w.entry.ID(), ws.RoundTrip.claim()
 	w.number = ws.number.Add(1)
 	w.mail, w.turn = make(chan Message, 1), make(chan struct{}, 1)
-	// It joins before the channel is subscribed to: its place in the queue is that of its request.
+	// It joins before the subscription is live, so that its place in the queue is that of its request.
 	ws.inbox.enter(ctx, w)
 	defer ws.inbox.leave(w)
 
 	var pace Pace
-	next := time.NewTimer(LookAgain) // when to look, if nothing is heard
+	next := time.NewTimer(LookAgain) // when to look, if no message comes
 	defer next.Stop()
 	var s *Sending // the last request
 	var hears bool // when it was sent
@@ -163,7 +163,7 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 				ws.served(w, s)
 				return s.first.Add(w.ttl), nil
 			}
-			if place.IsNew && w.joined { // its place was lost, as may be those of others
+			if place.IsNew && w.joined { // its place was lost, and those of others may be lost as well
 				ws.inbox.mistrust(w)
 			}
 			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
@@ -183,8 +183,8 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 					next.Reset(pace.Told(m.Left))
 				}
 			case m.Kind == Granted && w.isTrue(m):
-				// When it comes too late, the lock is gone, or about to go. With a ttl that is too
-				// short for this server, that would go on for ever.
+				// If it comes too late, the lock has expired or is about to. With a ttl that is too
+				// short for this server that would never end.
 				late++
 				deadline := w.asked.Add(time.Duration(m.Time-w.server) + w.ttl - margin)
 				if ctx.Err() == nil && (time.Now().Before(deadline) || late > lateMax) {
@@ -195,8 +195,7 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 			case m.Kind == Dropped:
 				ws.inbox.ask(w) // many may have been dropped at once
 			default:
-				// A claim, or a grant that it has lost since: the server has said after it that the
-				// lock is another's.
+				// A claim, or a grant that it has lost since: a later reply showed another holder.
 				look = true
 			}
 		case <-w.turn:
@@ -211,8 +210,8 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 	}
 }
 
-// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue if it
-// is not there.
+// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue, unless it is
+// there already.
 func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 	claim := w.claim
 	if hears && ws.counted {
@@ -233,9 +232,9 @@ func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 	})
 }
 
-// isTrue reports whether a grant is of use. If it came before the last answer, the lock was another's after it. The
-// time from that answer to the grant cannot be longer than what has passed here since it was asked for: the server's
-// clock was set, or it is another server's, and how old the grant is cannot be told.
+// isTrue reports whether a grant can be relied on. If it is older than the last reply to a look, another token
+// has held the lock since. If more time has passed on the server between that reply and the grant than here
+// since the look, the server's clock was set or is another server's, and the age of the grant is unknown.
 func (w *waiting) isTrue(m Message) bool {
 	since := time.Duration(m.Time - w.server)
 	return m.Ticket == w.ticket && since >= 0 && since <= time.Since(w.asked)+margin
