@@ -13,8 +13,9 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 )
 
-// The benchmarks hold a Locker against the add and delete that people write by hand. That is two requests
-// a cycle where a Locker makes three, and its delete frees the lock of whoever has it by then.
+// The benchmarks hold a Locker against the add and delete that people write by hand. That is two
+// requests a cycle where a Locker makes three, and its delete frees the lock of whoever has it by
+// then.
 
 type cycle func(b *testing.B, key string)
 

@@ -19,11 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server's clock is the whole seconds of CLOCK_MONOTONIC, looked at every 1.0007 seconds or so. When
-// those looks drift across the turn of a second, the clock steps by two, and what was stored for N seconds
-// lives for less than N-1. Servers that are started just before the turn of a second do so soon: here
-// locks of one second are held, all the time, while they do. On a busy machine they may start at another
-// time, so there are several tries; a test in which no clock has stepped has checked nothing.
+// The server's clock is the whole seconds of CLOCK_MONOTONIC, looked at every 1.0007 seconds or so.
+// When those looks drift across the turn of a second, the clock steps by two, and what was stored
+// for N seconds lives for less than N-1. Servers that are started just before the turn of a second
+// do so soon: here locks of one second are held, all the time, while they do. On a busy machine
+// they may start at another time, so there are several tries; a test in which no clock has stepped
+// has checked nothing.
 func TestClockStepsByTwo(t *testing.T) {
 	t.Parallel()
 	for try := range 6 {
@@ -39,9 +40,9 @@ func TestClockStepsByTwo(t *testing.T) {
 	t.Skip(inconclusive)
 }
 
-// holdWhileClocksStep starts servers just before the turn of a second, or so much earlier, and holds locks on
-// them until the clock of one has stepped by two, and a little longer, or until limit. It returns how many
-// steps there were.
+// holdWhileClocksStep starts servers just before the turn of a second, or so much earlier, and
+// holds locks on them until the clock of one has stepped by two, and a little longer, or until
+// limit. It returns how many steps there were.
 func holdWhileClocksStep(t *testing.T, early, limit time.Duration) int32 {
 	const servers, keys = 6, 5
 	var stop atomic.Bool

@@ -69,8 +69,8 @@ func TestDoneBetween(t *testing.T) {
 	require.True(t, ok)
 }
 
-// A server that hangs costs a caller its ctx, if that is shorter than the client's timeout, and otherwise
-// that timeout; and the goroutine that was left behind ends with the timeout.
+// A server that hangs costs a caller its ctx, if that is shorter than the client's timeout, and
+// otherwise that timeout; and the goroutine that was left behind ends with the timeout.
 func TestHungServer(t *testing.T) {
 	srv := testserver.Memcached(t)
 	client := newClient(t, srv.Addr)

@@ -34,8 +34,9 @@ func Example() {
 	fmt.Println(pay(context.Background()))
 }
 
-// The client may have several servers: every process needs the same list, in the same order. It keeps as many
-// idle connections as there are usually concurrent calls, and waits this long for a server that is down.
+// The client may have several servers: every process needs the same list, in the same order. It
+// keeps as many idle connections as there are usually concurrent calls, and waits this long for a
+// server that is down.
 func ExampleNew() {
 	client := gomemcache.New(os.Getenv("MEMCACHED_ADDR"))
 	client.MaxIdleConns = 32

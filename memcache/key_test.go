@@ -37,9 +37,9 @@ func TestItemKey(t *testing.T) {
 	}
 }
 
-// FuzzItemKey holds two names under one prefix against each other: they share a key only when they are
-// the same name, a key is always one that memcached and its client take, and a hash is never where a plain
-// name can get to.
+// FuzzItemKey holds two names under one prefix against each other: they share a key only when they
+// are the same name, a key is always one that memcached and its client take, and a hash is never
+// where a plain name can get to.
 func FuzzItemKey(f *testing.F) {
 	f.Add("locker:", "a", "b")
 	f.Add("#", "a b", "sha256:"+strings.Repeat("0", 64))
@@ -78,8 +78,8 @@ func FuzzItemKey(f *testing.F) {
 	})
 }
 
-// The names at the edges of what memcached and its client take, with every byte, are distinct locks on a
-// real server.
+// The names at the edges of what memcached and its client take, with every byte, are distinct locks
+// on a real server.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)

@@ -7,37 +7,37 @@
 //
 // # On the server
 //
-// The lock of a name is the item whose key is the prefix followed by the name, so "get locker:invoice/42"
-// shows it. Its value is the token that holds the lock, its flags are 1282368363 (the bytes "Lock"), and its
-// expiration is the lock's. An item with other flags does not belong to this package: Acquire, Extend and
-// Release return an error and leave it alone.
+// The lock of a name is the item whose key is the prefix followed by the name, so "get
+// locker:invoice/42" shows it. Its value is the token that holds the lock, its flags are 1282368363
+// (the bytes "Lock"), and its expiration is the lock's. An item with other flags does not belong to
+// this package: Acquire, Extend and Release return an error and leave it alone.
 //
-// A name that memcached or its client refuses, because it contains a space or a control character or is
-// longer than 250 bytes with its prefix, is kept at "#sha256:" followed by the hexadecimal SHA-256 of prefix and
-// name ("%sha256:" if the prefix begins with "#").
+// A name that memcached or its client refuses, because it contains a space or a control character
+// or is longer than 250 bytes with its prefix, is kept at "#sha256:" followed by the hexadecimal
+// SHA-256 of prefix and name ("%sha256:" if the prefix begins with "#").
 //
-// Acquire is one add, and if that is refused one gets. Extend is gets and cas. Release is gets and a cas
-// with an expiration in the past, which deletes the item at once, and only if nothing has changed since the
-// token was compared: a late Release never frees another's lock.
+// Acquire is one add, and if that is refused one gets. Extend is gets and cas. Release is gets and
+// a cas with an expiration in the past, which deletes the item at once, and only if nothing has
+// changed since the token was compared: a late Release never frees another's lock.
 //
 // # Time
 //
-// memcached counts whole seconds, on a clock that it reads once a second and that therefore steps by two
-// when those readings have drifted across the turn of a second (about every twenty minutes on an idle
-// server, more often under load). An item stored for N seconds was measured to live between N-2 and N. So
-// a ttl is rounded up to seconds, and two are added: no lock ends early, and it ends at most two seconds
-// after its rounded ttl, which is less than three after its ttl. memcached reads an expiration of more than
-// 30 days as a date, so the longest ttl is 30 days less those two seconds. A longer one is
-// [locker.ErrInvalidTTL].
+// memcached counts whole seconds, on a clock that it reads once a second and that therefore steps
+// by two when those readings have drifted across the turn of a second (about every twenty minutes
+// on an idle server, more often under load). An item stored for N seconds was measured to live
+// between N-2 and N. So a ttl is rounded up to seconds, and two are added: no lock ends early, and
+// it ends at most two seconds after its rounded ttl, which is less than three after its ttl.
+// memcached reads an expiration of more than 30 days as a date, so the longest ttl is 30 days less
+// those two seconds. A longer one is [locker.ErrInvalidTTL].
 //
 // # Contexts
 //
-// The client knows no contexts, only its Timeout (500 ms by default), which bounds the dial and again the
-// exchange. A call whose context has a nearer deadline leaves the client behind when its time is up. The
-// exchange ends within the client's Timeout, and a later call for the same token on the same Locker waits
-// for that. Other calls return within the client's Timeout of their context's end, or twice that if they
-// dial. No request is started after the end. A DialContext function of the client's must return when its
-// context ends.
+// The client knows no contexts, only its Timeout (500 ms by default), which bounds the dial and
+// again the exchange. A call whose context has a nearer deadline leaves the client behind when its
+// time is up. The exchange ends within the client's Timeout, and a later call for the same token on
+// the same Locker waits for that. Other calls return within the client's Timeout of their context's
+// end, or twice that if they dial. No request is started after the end. A DialContext function of
+// the client's must return when its context ends.
 //
 // # What memcached does not promise
 //
@@ -61,8 +61,8 @@
 //     repeat the request; repeat it with the same token.
 //   - No cas. A server started with -C keeps no cas numbers: there, Extend and Release are errors.
 //
-// There is no push and no queue: waiters poll. There are no fencing numbers, since a counter would start
-// again after an eviction or a restart.
+// There is no push and no queue: waiters poll. There are no fencing numbers, since a counter would
+// start again after an eviction or a restart.
 package memcache
 
 import (
@@ -95,7 +95,8 @@ var (
 	errChanging = errors.New("the item kept changing between reading and writing it")
 )
 
-// Locker is a [locker.Locker] on memcached. It holds nothing but the client and is safe for concurrent use.
+// Locker is a [locker.Locker] on memcached. It holds nothing but the client and is safe for
+// concurrent use.
 type Locker struct {
 	client *gomemcache.Client
 	prefix string
@@ -117,11 +118,11 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker on the servers of client. The caller closes the client when the Locker is no longer
-// used. With a nil client every operation is an error.
+// New returns a Locker on the servers of client. The caller closes the client when the Locker is no
+// longer used. With a nil client every operation is an error.
 //
-// Each call takes a connection while it runs, and the client keeps only MaxIdleConns of them (2 by default)
-// for each server: set it to the usual number of concurrent calls.
+// Each call takes a connection while it runs, and the client keeps only MaxIdleConns of them (2 by
+// default) for each server: set it to the usual number of concurrent calls.
 func New(client *gomemcache.Client, opts ...Option) *Locker {
 	var o options
 	for _, opt := range opts {
@@ -133,10 +134,10 @@ func New(client *gomemcache.Client, opts ...Option) *Locker {
 	return &Locker{client: client, prefix: o.prefix}
 }
 
-// Acquire takes the lock of key for token, for ttl and less than three seconds more, with one request, or
-// two if it is refused. See [locker.Locker] for the results. The longest ttl is 30 days less two seconds.
-// An item that is no lock of this package is an error, and so is a server that cannot be reached, does not
-// answer within the client's Timeout, or is out of memory.
+// Acquire takes the lock of key for token, for ttl and less than three seconds more, with one
+// request, or two if it is refused. See [locker.Locker] for the results. The longest ttl is 30 days
+// less two seconds. An item that is no lock of this package is an error, and so is a server that
+// cannot be reached, does not answer within the client's Timeout, or is out of memory.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
@@ -162,13 +163,14 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	if s == changed {
 		return false, errChanging
 	}
-	// Each time the lock was held when this call tried to take it, and free when it looked. So this call has
-	// certainly not taken it.
+	// Each time the lock was held when this call tried to take it, and free when it looked. So this
+	// call has certainly not taken it.
 	return false, nil
 }
 
-// Extend sets the remaining time of the lock of key to ttl and less than three seconds more if token holds
-// it, with two requests. See [locker.Locker] for the results, and [Locker.Acquire] for errors.
+// Extend sets the remaining time of the lock of key to ttl and less than three seconds more if
+// token holds it, with two requests. See [locker.Locker] for the results, and [Locker.Acquire] for
+// errors.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
@@ -180,9 +182,9 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return l.replace(ctx, key, token, expiration)
 }
 
-// Release frees the lock of key if token holds it, with two requests. See [locker.Locker] for the results,
-// and [Locker.Acquire] for errors. A Release that is repeated after an error of unknown outcome reports
-// false if the first one took effect after all.
+// Release frees the lock of key if token holds it, with two requests. See [locker.Locker] for the
+// results, and [Locker.Acquire] for errors. A Release that is repeated after an error of unknown
+// outcome reports false if the first one took effect after all.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
@@ -191,9 +193,10 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	return l.replace(ctx, key, token, past)
 }
 
-// Inspect reports who holds the lock of key, with one request. Its TTL is negative, since the client cannot
-// read an item's expiration, and its number of waiters is not known. See [Locker.Acquire] for errors. An
-// eviction leaves no trace, so a lock that was evicted is free. memcached cannot list its items.
+// Inspect reports who holds the lock of key, with one request. Its TTL is negative, since the
+// client cannot read an item's expiration, and its number of waiters is not known. See
+// [Locker.Acquire] for errors. An eviction leaves no trace, so a lock that was evicted is free.
+// memcached cannot list its items.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	info := locker.Info{Key: key}
 	if err := l.begin(ctx, ""); err != nil {
@@ -222,8 +225,9 @@ func (l *Locker) replace(ctx context.Context, key, token string, expiration int3
 	return false, errChanging
 }
 
-// begin waits for the calls for token that earlier callers have left behind: a late Release must not free the
-// lock that a later Acquire has taken, nor may a late Acquire take effect after a Release.
+// begin waits for the calls for token that earlier callers have left behind: a late Release must
+// not free the lock that a later Acquire has taken, nor may a late Acquire take effect after a
+// Release.
 func (l *Locker) begin(ctx context.Context, token string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -244,8 +248,9 @@ const (
 	gone                 // no token holds the lock
 )
 
-// swap gives the item at k another expiration if its value is token. It compares and writes in one atomic
-// step: gets returns the item's number, which every change changes, and cas writes only at that number.
+// swap gives the item at k another expiration if its value is token. It compares and writes in one
+// atomic step: gets returns the item's number, which every change changes, and cas writes only at
+// that number.
 func (l *Locker) swap(ctx context.Context, k, token string, expiration int32) (state, error) {
 	item, err := l.read(ctx, k, token)
 	switch {
@@ -305,8 +310,9 @@ func (l *Locker) timeout() time.Duration {
 	return gomemcache.DefaultTimeout
 }
 
-// seconds returns the expiration with which an item lives for at least ttl, whatever the phase of the server's
-// clock, and at most two seconds longer than ttl in whole seconds. It is never 0, which means no expiration.
+// seconds returns the expiration with which an item lives for at least ttl, whatever the phase of
+// the server's clock, and at most two seconds longer than ttl in whole seconds. It is never 0,
+// which means no expiration.
 func seconds(ttl time.Duration) (int32, error) {
 	const (
 		spare = 2                 // by how much the server's clock may be behind and then catch up

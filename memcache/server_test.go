@@ -119,8 +119,8 @@ func TestRestartWithinRelease(t *testing.T) {
 	isGone(t, New(b), "k", "b")
 }
 
-// big is a token of which two megabytes hold a few thousand only. The server keeps memory by size of item:
-// what is to drive it out, or keep it out, has to be as big.
+// big is a token of which two megabytes hold a few thousand only. The server keeps memory by size
+// of item: what is to drive it out, or keep it out, has to be as big.
 var big = strings.Repeat("t", 1000)
 
 func fill(client *gomemcache.Client, items int) error {
@@ -144,8 +144,8 @@ func TestEviction(t *testing.T) {
 	isGone(t, l, "k", big)
 }
 
-// A server that does not evict refuses what needs memory when it is full, with its cause. A lock that is
-// held then cannot be released, and lasts until its ttl is over.
+// A server that does not evict refuses what needs memory when it is full, with its cause. A lock
+// that is held then cannot be released, and lasts until its ttl is over.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, testserver.Memcached(t, "-m", "2", "-M").Addr)

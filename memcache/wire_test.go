@@ -20,7 +20,8 @@ import (
 type wire struct {
 	// sending is called with the verb of a request before it goes to the server; it may block.
 	sending atomic.Pointer[func(verb string)]
-	// received is called with the verb of a request after its reply has come; its error replaces the reply.
+	// received is called with the verb of a request after its reply has come; its error replaces
+	// the reply.
 	received atomic.Pointer[func(verb string) error]
 
 	mu   sync.Mutex
@@ -80,8 +81,8 @@ func (w *wire) requests() string {
 	return sent
 }
 
-// pauseBefore holds the first request with that verb back. The channel paused is closed when it is there,
-// and it goes on when resume is called.
+// pauseBefore holds the first request with that verb back. The channel paused is closed when it is
+// there, and it goes on when resume is called.
 func (w *wire) pauseBefore(tb testing.TB, verb string) (paused <-chan struct{}, resume func()) {
 	there, goOn := make(chan struct{}), make(chan struct{})
 	var first, last sync.Once
@@ -125,8 +126,8 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// A release or extension that the network holds up until the lock has expired and is another's leaves the
-// other's lock alone.
+// A release or extension that the network holds up until the lock has expired and is another's
+// leaves the other's lock alone.
 func TestPausedOnTheWire(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)
@@ -177,8 +178,8 @@ func TestPausedOnTheWire(t *testing.T) {
 	}
 }
 
-// While a lock is extended again and again by its own token, an operation that meets the change each time
-// gives up with an error: it cannot say false, as the token holds the lock.
+// While a lock is extended again and again by its own token, an operation that meets the change
+// each time gives up with an error: it cannot say false, as the token holds the lock.
 func TestChangingAllTheTime(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)
@@ -265,8 +266,8 @@ func TestGoneWhenLookedAt(t *testing.T) {
 	}
 }
 
-// The server did it and the reply is lost: the outcome is unknown, which is an error, and the client does
-// not try again by itself. The same token may.
+// The server did it and the reply is lost: the outcome is unknown, which is an error, and the
+// client does not try again by itself. The same token may.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)

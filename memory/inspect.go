@@ -22,8 +22,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	return s.find(key, now).info(key, now), nil
 }
 
-// List yields the locks that are held and whose keys begin with prefix. It looks at all keys, a 64th of them
-// at a time. The body of the loop may call the Locker.
+// List yields the locks that are held and whose keys begin with prefix. It looks at all keys, a
+// 64th of them at a time. The body of the loop may call the Locker.
 //
 // An error means that ctx was done.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {

@@ -216,8 +216,8 @@ func (l *Locker) lock(key string) *shard {
 	return s
 }
 
-// unlock ends an operation on s. One in sweepEvery sweeps a part of a shard, all shards in turn, so that
-// operations on any key remove what has expired under every other.
+// unlock ends an operation on s. One in sweepEvery sweeps a part of a shard, all shards in turn, so
+// that operations on any key remove what has expired under every other.
 func (l *Locker) unlock(s *shard) {
 	s.ops++
 	due := s.ops%sweepEvery == 0

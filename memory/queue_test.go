@@ -20,7 +20,8 @@ type waiting struct {
 	at       time.Time // when it returned
 }
 
-// wait calls Wait in a goroutine of the test's bubble and returns when that is in the queue, or back already.
+// wait calls Wait in a goroutine of the test's bubble and returns when that is in the queue, or
+// back already.
 func (u user) wait(ctx context.Context, token string, ttl time.Duration) *waiting {
 	w := &waiting{done: make(chan struct{})}
 	go func() {
@@ -114,7 +115,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// A holder that never comes back costs the queue its ttl, and so does each waiter that was granted the lock.
+// A holder that never comes back costs the queue its ttl, and so does each waiter that was granted
+// the lock.
 func TestVanishedHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
@@ -142,7 +144,8 @@ func TestVanishedHolders(t *testing.T) {
 	})
 }
 
-// At the very moment of expiry, an Acquire may come before the timer: the queue is served first all the same.
+// At the very moment of expiry, an Acquire may come before the timer: the queue is served first all
+// the same.
 func TestLineComesFirstAtExpiry(t *testing.T) {
 	for _, ops := range []struct {
 		name string
@@ -261,7 +264,8 @@ func TestLeavingTheQueue(t *testing.T) {
 	}
 }
 
-// When the grant and the end of ctx meet, Wait says that it gave up, and the next in the queue has the lock.
+// When the grant and the end of ctx meet, Wait says that it gave up, and the next in the queue has
+// the lock.
 func TestGrantCrossesWithLeaving(t *testing.T) {
 	for range 50 { // which of the two the waiter sees first is a matter of luck
 		synctest.Test(t, func(t *testing.T) {
@@ -396,8 +400,8 @@ func TestGrantSeenAfterTheEndOfContext(t *testing.T) {
 	})
 }
 
-// A waiter whose ctx ends at the moment the holder expires has the lock or does not: in both cases it is
-// not lost.
+// A waiter whose ctx ends at the moment the holder expires has the lock or does not: in both cases
+// it is not lost.
 func TestTimeoutAtExpiry(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {

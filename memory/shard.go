@@ -15,11 +15,12 @@ const (
 	sweepSize  = 32
 )
 
-// A shard that has had more than keepSize keys gives up its map when it is empty, since a map never shrinks.
+// A shard that has had more than keepSize keys gives up its map when it is empty, since a map never
+// shrinks.
 const keepSize = 1024
 
-// Times before and after all others: the expiry of a lock that was released, and the alarm of a timer that
-// does not run.
+// Times before and after all others: the expiry of a lock that was released, and the alarm of a
+// timer that does not run.
 const (
 	released time.Duration = math.MinInt64
 	idle     time.Duration = math.MaxInt64 // also the expiry of a lock with the longest ttl, which needs no timer
@@ -81,8 +82,8 @@ func (e *entry) heldBy(token string, now time.Duration) bool {
 	return e != nil && e.expires > now && e.token == token
 }
 
-// find returns the entry of key, or nil if there is none. It passes an expired lock to the next in the queue,
-// so a lock that is not held has no queue.
+// find returns the entry of key, or nil if there is none. It passes an expired lock to the next in
+// the queue, so a lock that is not held has no queue.
 func (s *shard) find(key string, now time.Duration) *entry {
 	e := s.locks[key]
 	if e != nil {
@@ -147,8 +148,8 @@ func (s *shard) join(e *entry, w *waiter, now time.Duration) {
 	s.arm(e, now)
 }
 
-// leave takes back what w was given: its place in the queue, or the lock. A lock that has been extended since
-// the grant is left alone, since another caller holds it by the same token.
+// leave takes back what w was given: its place in the queue, or the lock. A lock that has been
+// extended since the grant is left alone, since another caller holds it by the same token.
 func (s *shard) leave(key string, w *waiter, now time.Duration) {
 	e := s.find(key, now)
 	switch {
@@ -243,8 +244,9 @@ func (s *shard) add(key string) *entry {
 	return e
 }
 
-// tidy removes e if it is no longer used, and reports whether it did. The last entry takes its slot, which a
-// sweep may have passed already. An entry only ever moves towards the first slot, so a later sweep meets it.
+// tidy removes e if it is no longer used, and reports whether it did. The last entry takes its
+// slot, which a sweep may have passed already. An entry only ever moves towards the first slot, so
+// a later sweep meets it.
 func (s *shard) tidy(e *entry, now time.Duration) (removed bool) {
 	if e.expires > now || e.head != nil || len(e.watchers) > 0 {
 		return false
@@ -282,7 +284,8 @@ func (s *shard) sweep() {
 	}
 }
 
-// expire passes on or frees the lock of e, which is free or has expired, and reports whether it has removed e.
+// expire passes on or frees the lock of e, which is free or has expired, and reports whether it has
+// removed e.
 func (s *shard) expire(e *entry, now time.Duration) (removed bool) {
 	s.grant(e, now)
 	if e.expires != released && e.expires <= now {

@@ -18,8 +18,8 @@ func (u user) sweepAll() {
 	}
 }
 
-// round is how many operations, of whatever kind and key, see every entry of l. Twice as many as there are
-// need looks: when one is removed, the last takes its slot, and may be looked at again.
+// round is how many operations, of whatever kind and key, see every entry of l. Twice as many as
+// there are need looks: when one is removed, the last takes its slot, and may be looked at again.
 func (l *Locker) round() int {
 	most := 0
 	for i := range l.shards {
@@ -105,7 +105,8 @@ func TestSweepKeepsUp(t *testing.T) {
 	})
 }
 
-// A sweep that sees an expired lock with a queue passes it on: it does not remove it, nor wait for the timer.
+// A sweep that sees an expired lock with a queue passes it on: it does not remove it, nor wait for
+// the timer.
 func TestSweepServesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)

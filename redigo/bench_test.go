@@ -13,8 +13,8 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 )
 
-// BenchmarkOperations counts the requests of each, and of locking and unlocking, with contexts that need no
-// goroutine and with one whose deadline is near.
+// BenchmarkOperations counts the requests of each, and of locking and unlocking, with contexts that
+// need no goroutine and with one whose deadline is near.
 func BenchmarkOperations(b *testing.B) {
 	srv := testserver.Redis(b)
 	raw := newRaw(b, srv.Addr)

@@ -6,18 +6,18 @@ import (
 )
 
 const (
-	// margin is added so that a lock does not come out short if its request is a little slower than those
-	// before.
+	// margin is added so that a lock does not come out short if its request is a little slower than
+	// those before.
 	margin = 2 * time.Millisecond
 
 	// late is how long past its ttl a lock may live on the server.
 	late = 50 * time.Millisecond
 )
 
-// clock makes the expiries that are sent before the reply to the same request brings the server's time. It
-// computes them from this process's monotonic clock and the offset of the server's, which every reply with
-// the server's time measures. Such an expiry counts only if that reply shows that it fits. All times are
-// in µs.
+// clock makes the expiries that are sent before the reply to the same request brings the server's
+// time. It computes them from this process's monotonic clock and the offset of the server's, which
+// every reply with the server's time measures. Such an expiry counts only if that reply shows that
+// it fits. All times are in µs.
 //
 // With [WithClientClock], now is the wall clock and ahead stays 0.
 type clock struct {
@@ -36,8 +36,8 @@ func newClock(client bool) *clock {
 	return &clock{now: func() int64 { return time.Since(start).Microseconds() }}
 }
 
-// expiry returns the expiry of a lock that is to live for ttl from the arrival of a request sent now, if that
-// takes no longer than it did before.
+// expiry returns the expiry of a lock that is to live for ttl from the arrival of a request sent
+// now, if that takes no longer than it did before.
 func (c *clock) expiry(ttl time.Duration) int64 {
 	now := c.now() + c.ahead.Load()
 	if !c.client {
@@ -46,8 +46,8 @@ func (c *clock) expiry(ttl time.Duration) int64 {
 	return expiry(now, ttl)
 }
 
-// fits reports whether a lock that the server wrote with expiry at its time now lives for ttl from then, and
-// for no more than late beyond it.
+// fits reports whether a lock that the server wrote with expiry at its time now lives for ttl from
+// then, and for no more than late beyond it.
 func (c *clock) fits(expiry, now int64, ttl time.Duration) bool {
 	beyond := expiry*1000 - now - ceil(int64(ttl), 1000)
 	return c.client || beyond >= 0 && beyond <= late.Microseconds()
@@ -64,12 +64,14 @@ func ceil(n, unit int64) int64 {
 	return q
 }
 
-// observe learns from a request that was sent at sent and that the server carried out at its time server.
+// observe learns from a request that was sent at sent and that the server carried out at its time
+// server.
 //
-// A larger offset is taken over at once, whether a clock was stepped, this machine was suspended, or the
-// request was slow: locks then live longer. A much smaller one is taken over at once as well, since locks
-// would otherwise outlive their ttl by more than late. Apart from that the offset shrinks gradually, so that
-// a single fast request does not make the locks of the usual ones come out short.
+// A larger offset is taken over at once, whether a clock was stepped, this machine was suspended,
+// or the request was slow: locks then live longer. A much smaller one is taken over at once as
+// well, since locks would otherwise outlive their ttl by more than late. Apart from that the offset
+// shrinks gradually, so that a single fast request does not make the locks of the usual ones come
+// out short.
 func (c *clock) observe(sent, server int64) {
 	if c.client {
 		return

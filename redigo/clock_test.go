@@ -24,8 +24,8 @@ func (s *steps) on(l *Locker) *steps {
 	return s
 }
 
-// rightly checks that a lock, for which an operation with that ttl has begun at the server's time before
-// and has succeeded, lives for its ttl from then, and hardly longer.
+// rightly checks that a lock, for which an operation with that ttl has begun at the server's time
+// before and has succeeded, lives for its ttl from then, and hardly longer.
 func rightly(tb testing.TB, raw rawConn, key string, before int64, ttl time.Duration, what string) {
 	tb.Helper()
 	expiry, after := raw.value(key).expiry*1000, raw.now()
@@ -33,8 +33,8 @@ func rightly(tb testing.TB, raw rawConn, key string, before int64, ttl time.Dura
 	require.LessOrEqual(tb, expiry, after+(ttl+time.Second).Microseconds(), "%s: the lock ends late", what)
 }
 
-// A client whose clock is an hour wrong, or jumps, never takes a lock that lives, and those it takes live as
-// long as they should.
+// A client whose clock is an hour wrong, or jumps, never takes a lock that lives, and those it
+// takes live as long as they should.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	srv, holder, raw := newServer(t)
@@ -193,7 +193,8 @@ func (c shifted) shift(reply any) {
 	}
 }
 
-// The server's clock is stepped, or another server takes its place: the next lock is right by the new time.
+// The server's clock is stepped, or another server takes its place: the next lock is right by the
+// new time.
 func TestServerClockSteps(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)

@@ -37,8 +37,8 @@ func TestDoneBefore(t *testing.T) {
 	assert.EqualValues(t, 1, w.dials.Load())
 }
 
-// When ctx ends between two steps the next one is not made, and nothing else is sent either: the connection
-// is closed, since it is watching the key.
+// When ctx ends between two steps the next one is not made, and nothing else is sent either: the
+// connection is closed, since it is watching the key.
 func TestDoneBetween(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -420,8 +420,8 @@ func TestPools(t *testing.T) {
 	noGoroutines(t)
 }
 
-// A server that is down, or restarts: errors with their cause, and then all is well again. Connections that
-// the pool holds have each to be found broken.
+// A server that is down, or restarts: errors with their cause, and then all is well again.
+// Connections that the pool holds have each to be found broken.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	srv, l, _ := newServer(t)

@@ -36,8 +36,8 @@ func Example() {
 	fmt.Println(pay(context.Background()))
 }
 
-// A pool for production. The timeouts bound what a server that hangs costs, and the pool keeps as many idle
-// connections as there are usually concurrent calls.
+// A pool for production. The timeouts bound what a server that hangs costs, and the pool keeps as
+// many idle connections as there are usually concurrent calls.
 func ExampleNew() {
 	pool := &redis.Pool{
 		MaxIdle:     16,

@@ -6,8 +6,8 @@ import (
 	"github.com/gomodule/redigo/redis"
 )
 
-// seeded is the least number that a counter of fencing numbers may have, a time in 2001: it starts at the
-// server's time in microseconds. If it has less, an INCR has made it after a loss.
+// seeded is the least number that a counter of fencing numbers may have, a time in 2001: it starts
+// at the server's time in microseconds. If it has less, an INCR has made it after a loss.
 const seeded = 1e15
 
 // fence returns the next fencing number if token holds the lock, and 0 otherwise.
@@ -30,8 +30,9 @@ func (o *operation) fence(token string) (uint64, error) {
 	return number, nil
 }
 
-// count increments the counter after some other commands, and reports whether token holds the lock at that
-// moment: a later holder gets a greater number. If a watched key has changed, the number is 0.
+// count increments the counter after some other commands, and reports whether token holds the lock
+// at that moment: a later holder gets a greater number. If a watched key has changed, the number is
+// 0.
 func (o *operation) count(token string, before ...command) (number uint64, isHolder bool, err error) {
 	results, err := o.multi(o.timed(append(before, command{"INCR", o.counter()}, command{"GET", o.key})...)...)
 	if err != nil || results == nil {
@@ -49,10 +50,10 @@ func (o *operation) count(token string, before ...command) (number uint64, isHol
 	return number, exists && !held.expired(now) && held.ownedBy(token), err
 }
 
-// seed is count, but first sets a counter that was lost to the time, which was read after the loss and is
-// therefore greater than all numbers that were returned before it. Of several that do so at once only one
-// may succeed: each changes the mark that all of them watch. They do not watch the counter, which others
-// may be incrementing.
+// seed is count, but first sets a counter that was lost to the time, which was read after the loss
+// and is therefore greater than all numbers that were returned before it. Of several that do so at
+// once only one may succeed: each changes the mark that all of them watch. They do not watch the
+// counter, which others may be incrementing.
 func (o *operation) seed(token string) (number uint64, isHolder bool, err error) {
 	mark := o.l.book + "seed"
 	replies, err := o.do(o.timed(command{"WATCH", mark}, command{"GET", o.counter()})...)

@@ -64,7 +64,8 @@ func TestFenceOutlivesTheCounter(t *testing.T) {
 	assert.Equal(t, []any{[]byte("!locker:fence")}, raw.do("KEYS", "*"), "more is left than the counter")
 }
 
-// Those who find the counter lost at the same time get different numbers, all greater than the earlier ones.
+// Those who find the counter lost at the same time get different numbers, all greater than the
+// earlier ones.
 func TestRaceForLostCounter(t *testing.T) {
 	t.Parallel()
 	const clients, each, rounds = 10, 10, 5
@@ -102,8 +103,8 @@ func TestRaceForLostCounter(t *testing.T) {
 	}
 }
 
-// One that is about to set the counter does not do so any more when another has done it meanwhile, even if the
-// counter was lost again.
+// One that is about to set the counter does not do so any more when another has done it meanwhile,
+// even if the counter was lost again.
 func TestLateSeed(t *testing.T) {
 	t.Parallel()
 	srv, l, raw := newServer(t)

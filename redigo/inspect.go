@@ -13,9 +13,9 @@ import (
 	"github.com/gomodule/redigo/redis"
 )
 
-// Inspect implements [locker.Inspector], in one request. There is no queue, so the number of waiters is not
-// known. A plain time, which is a lock without an owner, and any other value that is no lock of this package
-// are errors.
+// Inspect implements [locker.Inspector], in one request. There is no queue, so the number of
+// waiters is not known. A plain time, which is a lock without an owner, and any other value that is
+// no lock of this package are errors.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	info, err := operate(ctx, l, key, "", (*operation).inspect)
 	if err != nil {
@@ -47,10 +47,10 @@ func (o *operation) inspect() (locker.Info, error) {
 	return info, nil
 }
 
-// List implements [locker.Lister]. It walks through all keys of the server with SCAN, about a thousand in
-// one request, and makes a request for each lock. It remembers the keys that it has met, since SCAN repeats
-// itself. The error is [errors.ErrUnsupported] if the server does not know SCAN (Redis before 2.8) or does
-// not allow it.
+// List implements [locker.Lister]. It walks through all keys of the server with SCAN, about a
+// thousand in one request, and makes a request for each lock. It remembers the keys that it has
+// met, since SCAN repeats itself. The error is [errors.ErrUnsupported] if the server does not know
+// SCAN (Redis before 2.8) or does not allow it.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		locks := redisscan.Locks{

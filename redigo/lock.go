@@ -61,9 +61,9 @@ const (
 	again           // the value has to be looked at and written again
 )
 
-// create is SETNX with an expiry on the server, in commands that every server knows: it writes the value with
-// its expiry under a name that no other call uses, and renames it if the key does not exist. If the key
-// exists it is not touched, so it does not disturb the holder's transactions.
+// create is SETNX with an expiry on the server, in commands that every server knows: it writes the
+// value with its expiry under a name that no other call uses, and renames it if the key does not
+// exist. If the key exists it is not touched, so it does not disturb the holder's transactions.
 func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
 	if c := o.l.clock; !c.client && !c.known.Load() {
 		if replies, err := o.do(command{"TIME"}); err != nil {
@@ -108,9 +108,9 @@ func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
 	return refused, nil
 }
 
-// rewrite gives the lock to token for ttl from now, if token holds it or, with takeOver, if no token does.
-// The server carries out GETSET only if the value has not changed since it was read. The expiry is never
-// short, since it counts from the server's time after the operation began.
+// rewrite gives the lock to token for ttl from now, if token holds it or, with takeOver, if no
+// token does. The server carries out GETSET only if the value has not changed since it was read.
+// The expiry is never short, since it counts from the server's time after the operation began.
 func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (outcome, error) {
 	held, now, exists, err := o.watch()
 	switch {
@@ -187,8 +187,8 @@ func (o *operation) watch() (held value, now int64, exists bool, err error) {
 	return held, now, exists, err
 }
 
-// unwatch ends what watch began if there is nothing to change. It is a write that does nothing, so that a
-// replica refuses it: the replica may not have received the lock yet.
+// unwatch ends what watch began if there is nothing to change. It is a write that does nothing, so
+// that a replica refuses it: the replica may not have received the lock yet.
 func (o *operation) unwatch() error {
 	_, err := o.multi(command{"DEL", o.l.passing()})
 	return err
@@ -202,8 +202,8 @@ func (o *operation) timed(commands ...command) []command {
 	return append(commands, command{"TIME"})
 }
 
-// time reads the reply to TIME, which the clock learns from. With the client's clock it returns the time at
-// which the request was sent, and ignores the reply, which is another command's.
+// time reads the reply to TIME, which the clock learns from. With the client's clock it returns the
+// time at which the request was sent, and ignores the reply, which is another command's.
 func (o *operation) time(reply any) (now int64, err error) {
 	if o.l.clock.client {
 		return o.sent, nil
@@ -234,8 +234,8 @@ const (
 	muteMax = 1000 // keys
 )
 
-// mutes remembers for a minute the keys on whose channels this user may not publish, so that their releases
-// are not all made twice.
+// mutes remembers for a minute the keys on whose channels this user may not publish, so that their
+// releases are not all made twice.
 type mutes struct {
 	mu    sync.Mutex
 	until map[string]time.Time

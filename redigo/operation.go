@@ -22,8 +22,8 @@ type operation struct {
 	conn redis.Conn
 	key  string // on the server
 
-	// near means that the caller leaves this operation behind when ctx ends, so the reply may take its time.
-	// Otherwise the caller waits for it, and the reply must come before ctx's deadline.
+	// near means that the caller leaves this operation behind when ctx ends, so the reply may take
+	// its time. Otherwise the caller waits for it, and the reply must come before ctx's deadline.
 	near bool
 
 	sent     int64 // when the last request was sent, by the clock's now
@@ -63,12 +63,14 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// borrow gets a connection from the pool. It returns when ctx ends, even if the pool's functions do not.
+// borrow gets a connection from the pool. It returns when ctx ends, even if the pool's functions do
+// not.
 //
-// That takes a goroutine, which costs half as much as a request on loopback. So borrow does without when the
-// pool will most likely not call them: it has an idle connection for each call that is here at the same
-// time, and no connection is tested. If the pool has to dial all the same, because other code takes a
-// connection at that moment or one has reached MaxConnLifetime, borrow returns when the Dial function does.
+// That takes a goroutine, which costs half as much as a request on loopback. So borrow does without
+// when the pool will most likely not call them: it has an idle connection for each call that is
+// here at the same time, and no connection is tested. If the pool has to dial all the same, because
+// other code takes a connection at that moment or one has reached MaxConnLifetime, borrow returns
+// when the Dial function does.
 func (l *Locker) borrow(ctx context.Context) (redis.Conn, error) {
 	p := l.pool
 	if p == nil {
@@ -84,8 +86,8 @@ func (l *Locker) borrow(ctx context.Context) (redis.Conn, error) {
 	return dialed(ctx, p.GetContext)
 }
 
-// dialed returns what get returns or, when ctx ends before that, ctx's error. A connection that comes later
-// is closed.
+// dialed returns what get returns or, when ctx ends before that, ctx's error. A connection that
+// comes later is closed.
 func dialed(ctx context.Context, get func(context.Context) (redis.Conn, error)) (redis.Conn, error) {
 	if ctx.Done() == nil {
 		return usable(get(ctx))
@@ -125,8 +127,8 @@ func usable(conn redis.Conn, err error) (redis.Conn, error) {
 	return conn, nil
 }
 
-// end returns the connection to the pool. If it has a WATCH or owes a reply, Close would send UNWATCH and wait
-// for all replies, without a bound, so end breaks the connection first.
+// end returns the connection to the pool. If it has a WATCH or owes a reply, Close would send
+// UNWATCH and wait for all replies, without a bound, so end breaks the connection first.
 func (o *operation) end() {
 	if o.watching || o.waiting {
 		for o.conn.Err() == nil {
@@ -219,8 +221,8 @@ func replies(conn redis.Conn, timeout time.Duration) (r []any, err error) {
 	return redis.Values(redis.DoWithTimeout(conn, timeout, ""))
 }
 
-// multi carries out commands as a transaction. It returns no results if a watched key had changed, and the
-// server carried out nothing.
+// multi carries out commands as a transaction. It returns no results if a watched key had changed,
+// and the server carried out nothing.
 func (o *operation) multi(commands ...command) (results []any, err error) {
 	all := make([]command, 0, len(commands)+2)
 	all = append(append(append(all, command{"MULTI"}), commands...), command{"EXEC"})

@@ -22,9 +22,9 @@ type contender interface {
 	release() (bool, error)
 }
 
-// race lets contenders race for a key that has just expired, round after round, and returns what was wrong
-// with the first round in which something was: not exactly one winner, or one that could not extend and
-// release what it had won, or a loser that could.
+// race lets contenders race for a key that has just expired, round after round, and returns what
+// was wrong with the first round in which something was: not exactly one winner, or one that could
+// not extend and release what it had won, or a loser that could.
 func race(t *testing.T, raw rawConn, key string, rounds int, all []contender) error {
 	for round := range rounds {
 		raw.do("SET", key, value{raw.now()/1000 - 1, "gone"}.encode(), "EX", garbage(0))
@@ -188,8 +188,8 @@ func TestRaceDetects(t *testing.T) {
 	t.Log(err)
 }
 
-// Whoever holds the lock counts, unguarded; no count is lost, while locks expire, are taken over, extended
-// and released.
+// Whoever holds the lock counts, unguarded; no count is lost, while locks expire, are taken over,
+// extended and released.
 func TestCounting(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)

@@ -1,6 +1,6 @@
-// Package redigo keeps locks on a Redis server through a [redis.Pool] of github.com/gomodule/redigo. It
-// uses neither scripts nor options of SET, so it also runs on old servers, and on proxies and look-alikes
-// that know MULTI and WATCH.
+// Package redigo keeps locks on a Redis server through a [redis.Pool] of
+// github.com/gomodule/redigo. It uses neither scripts nor options of SET, so it also runs on old
+// servers, and on proxies and look-alikes that know MULTI and WATCH.
 //
 //	pool := &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) {
 //		return redis.DialContext(ctx, "tcp", "localhost:6379", redis.DialConnectTimeout(5*time.Second))
@@ -38,11 +38,11 @@
 //
 // # Cost
 //
-// In round trips: 1 to acquire a free lock or be refused, 3 to take over one that has expired, 2 to extend
-// or release, 1 for a fencing number (3 or 4 for the first after the counter was lost). A Locker's first
-// Acquire also asks for the time. An Acquire
-// that creates a lock and is much slower than those before takes 2 more, as does, once a minute,
-// releasing a lock on whose channel the user may not publish.
+// In round trips: 1 to acquire a free lock or be refused, 3 to take over one that has expired, 2 to
+// extend or release, 1 for a fencing number (3 or 4 for the first after the counter was lost). A
+// Locker's first Acquire also asks for the time. An Acquire that creates a lock and is much slower
+// than those before takes 2 more, as does, once a minute, releasing a lock on whose channel the
+// user may not publish.
 //
 // # Contexts and timeouts
 //
@@ -192,11 +192,11 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	return operate(ctx, l, key, token, func(o *operation) (bool, error) { return o.release(token) })
 }
 
-// Fence implements [locker.Fencer]. The numbers come from one counter for all locks of a prefix, which has
-// no expiry. A counter that is not there starts at the server's time in microseconds since 1970, so numbers
-// keep growing after a restart without data or an eviction, unless the server's clock was set back. After a
-// failover to a replica that lags, or a restart with old data, numbers may repeat. The errors are those of
-// Acquire.
+// Fence implements [locker.Fencer]. The numbers come from one counter for all locks of a prefix,
+// which has no expiry. A counter that is not there starts at the server's time in microseconds
+// since 1970, so numbers keep growing after a restart without data or an eviction, unless the
+// server's clock was set back. After a failover to a replica that lags, or a restart with old data,
+// numbers may repeat. The errors are those of Acquire.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	fence, err = operate(ctx, l, key, token, func(o *operation) (uint64, error) { return o.fence(token) })
 	return fence, fence > 0, err

@@ -126,8 +126,8 @@ func operations(l *Locker, key, token string) map[string]func(context.Context) (
 	}
 }
 
-// wire is what the requests and replies of a pool pass through. Redigo writes what it has in one piece, so
-// a write is a round trip, called by the names of its commands: "WATCH GET TIME".
+// wire is what the requests and replies of a pool pass through. Redigo writes what it has in one
+// piece, so a write is a round trip, called by the names of its commands: "WATCH GET TIME".
 type wire struct {
 	// sending is called before a request goes to the server; it may block.
 	sending atomic.Pointer[func(request string)]
@@ -213,8 +213,8 @@ func (w *wire) requests() []string {
 	return sent
 }
 
-// pauseBefore holds the first request that has such a command back. The channel paused is closed when it is
-// there, and it goes on when resume is called. Others pass.
+// pauseBefore holds the first request that has such a command back. The channel paused is closed
+// when it is there, and it goes on when resume is called. Others pass.
 func (w *wire) pauseBefore(tb testing.TB, name string) (paused <-chan struct{}, resume func()) {
 	there, goOn := make(chan struct{}), make(chan struct{})
 	var last sync.Once
@@ -269,8 +269,8 @@ func number(r *bufio.Reader, kind byte) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// goroutines returns the stacks of those that run this package's code, but no test. Tests that use it are
-// not parallel.
+// goroutines returns the stacks of those that run this package's code, but no test. Tests that use
+// it are not parallel.
 func goroutines() string {
 	var left []string
 	all := make([]byte, 1<<20)

@@ -46,8 +46,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A key has an expiry on the server from the moment it is there: a day after the lock's, whatever was written
-// there before.
+// A key has an expiry on the server from the moment it is there: a day after the lock's, whatever
+// was written there before.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	_, l, raw := newServer(t)

@@ -20,8 +20,8 @@ type value struct {
 // errForeign means that the key has a value that this package cannot have written. It is left alone.
 var errForeign = errors.New("the key holds something other than a lock of package redigo")
 
-// Plain numbers are seconds or milliseconds by their magnitude: seconds from 1973 on (a smaller number, such as
-// the 1 of a bare SETNX, is no time), milliseconds up to the year 5138.
+// Plain numbers are seconds or milliseconds by their magnitude: seconds from 1973 on (a smaller
+// number, such as the 1 of a bare SETNX, is no time), milliseconds up to the year 5138.
 const (
 	firstSecond      = 1e8
 	firstMillisecond = 1e11

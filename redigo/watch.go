@@ -14,9 +14,9 @@ import (
 // watcher and kept for half a minute after the last. They are woken when it breaks and again when
 // it is back, a thousand watchers a second.
 //
-// Watch returns within about 4 seconds even when a dial hangs. The error wraps [errors.ErrUnsupported] if the
-// server does not know SUBSCRIBE or does not allow it for this key (other keys are not affected),
-// and otherwise the connection's error.
+// Watch returns within about 4 seconds even when a dial hangs. The error wraps
+// [errors.ErrUnsupported] if the server does not know SUBSCRIBE or does not allow it for this key
+// (other keys are not affected), and otherwise the connection's error.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	if l.hub == nil { // made without New
 		return nil, errNilPool
@@ -24,7 +24,8 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 	return pubsub.Watch(ctx, l.prefix+key, l.hub)
 }
 
-// dial makes a connection beside the pool's, so that waiting for a lock takes none from the pool's users.
+// dial makes a connection beside the pool's, so that waiting for a lock takes none from the pool's
+// users.
 func (l *Locker) dial(ctx context.Context) (redis.Conn, error) {
 	switch {
 	case l.pool == nil:

@@ -213,7 +213,8 @@ func TestWatchCut(t *testing.T) {
 	woken(t, c, "c")
 }
 
-// While the server is away, or hangs up at once, there are rests between attempts. Who comes then is told.
+// While the server is away, or hangs up at once, there are rests between attempts. Who comes then
+// is told.
 func TestWatchRests(t *testing.T) {
 	t.Parallel()
 	srv, releaser, raw := newServer(t)
@@ -372,8 +373,8 @@ func TestWatchBesideSmallPool(t *testing.T) {
 	}
 }
 
-// A dial that hangs, for longer than anybody waits, is known soon: Watch is an error, and works once the dial
-// has come back.
+// A dial that hangs, for longer than anybody waits, is known soon: Watch is an error, and works
+// once the dial has come back.
 func TestWatchHungDial(t *testing.T) {
 	srv := testserver.Redis(t)
 	pool, goOn := newPool(t, srv.Addr), make(chan struct{})

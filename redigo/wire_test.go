@@ -96,7 +96,8 @@ func TestRoundTrips(t *testing.T) {
 	isOK(t)(other.Acquire(background, "k", "o", time.Minute))
 }
 
-// The reply to each request is lost, at each step. Whatever is said is true, and the same again succeeds.
+// The reply to each request is lost, at each step. Whatever is said is true, and the same again
+// succeeds.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)
@@ -162,8 +163,8 @@ func TestLostReplies(t *testing.T) {
 	assert.Greater(t, next, first)
 }
 
-// A step is paused on the wire until the lock has expired and was taken by another: that one's lock stays as
-// it is.
+// A step is paused on the wire until the lock has expired and was taken by another: that one's lock
+// stays as it is.
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)

@@ -23,13 +23,14 @@ import (
 var compareAndDelete = redis.NewScript(
 	`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) else return 0 end`)
 
-// BenchmarkUncontended is Lock and Unlock of locks that nobody else wants, beside SET NX PX and the script
-// on the same client.
+// BenchmarkUncontended is Lock and Unlock of locks that nobody else wants, beside SET NX PX and the
+// script on the same client.
 //
-// How Acquire came to be SET NX GET, on Redis 7.0 and loopback, by the server's own count of its time: that
-// takes 0.65 µs, a script with SET NX 2.9 µs, and one that looks for a queue as well, 3.8 µs; SET NX and GET in a
-// pipeline cost the client more than they save the server. The script of Release takes 3.4 µs, which is 1 µs
-// more than the one by hand: half of it to look for a queue, half to publish.
+// How Acquire came to be SET NX GET, on Redis 7.0 and loopback, by the server's own count of its
+// time: that takes 0.65 µs, a script with SET NX 2.9 µs, and one that looks for a queue as well,
+// 3.8 µs; SET NX and GET in a pipeline cost the client more than they save the server. The script
+// of Release takes 3.4 µs, which is 1 µs more than the one by hand: half of it to look for a queue,
+// half to publish.
 func BenchmarkUncontended(b *testing.B) {
 	addr := testserver.Redis(b).Addr
 	const ttl = time.Minute
@@ -101,8 +102,8 @@ func inParallel(b *testing.B, goroutines int, bound time.Duration, cycle cycle) 
 	all.Wait()
 }
 
-// BenchmarkHandOff is four processes that take turns: each holds the lock for 5 ms and rests for 5 ms, so 200
-// cycles a second and a wait of 10 ms are ideal.
+// BenchmarkHandOff is four processes that take turns: each holds the lock for 5 ms and rests for 5
+// ms, so 200 cycles a second and a wait of 10 ms are ideal.
 func BenchmarkHandOff(b *testing.B) {
 	addr := testserver.Redis(b).Addr
 	r := handOff(b, addr, 4, b.N, 5*time.Millisecond, 5*time.Millisecond)
@@ -135,7 +136,8 @@ func (r turns) leastShare() float64 {
 	return float64(slices.Min(r.served)) * float64(len(r.served)) / math.Max(1, float64(total))
 }
 
-// handOff runs n cycles on one key, by as many Lockers as there are processes, each with its own client.
+// handOff runs n cycles on one key, by as many Lockers as there are processes, each with its own
+// client.
 func handOff(tb testing.TB, addr string, processes, n int, hold, pause time.Duration) turns {
 	lockers := make([]locker.Locker, processes)
 	for i := range lockers {

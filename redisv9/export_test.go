@@ -2,7 +2,8 @@ package redisv9
 
 import "time"
 
-// SetLinger sets how long l keeps a connection after its last listener. It is to be called before l is used.
+// SetLinger sets how long l keeps a connection after its last listener. It is to be called before l
+// is used.
 func SetLinger(l *Locker, d time.Duration) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()

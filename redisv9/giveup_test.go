@@ -19,11 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a Wait leaves behind that ends without the lock: nothing that takes it away from somebody, or keeps it
-// for nobody.
+// What a Wait leaves behind that ends without the lock: nothing that takes it away from somebody,
+// or keeps it for nobody.
 
-// Lock goes on with the same token when Wait is not supported. A place in the queue that was given up later would
-// release the lock under its holder.
+// Lock goes on with the same token when Wait is not supported. A place in the queue that was given
+// up later would release the lock under its holder.
 func TestLockWithoutSubscribing(t *testing.T) {
 	ctx := t.Context()
 	user := limited(t, newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr}))
@@ -98,8 +98,8 @@ func (n *breakable) set(down bool) {
 	n.conns = nil
 }
 
-// Waiters that could not leave the queue, because the server was out of reach for longer than they tried, are
-// passed over when their process is back, also while others of it wait in the queue.
+// Waiters that could not leave the queue, because the server was out of reach for longer than they
+// tried, are passed over when their process is back, also while others of it wait in the queue.
 func TestWaitersOfALostNetwork(t *testing.T) {
 	t.Parallel()
 	t.Run("single server", func(t *testing.T) {
@@ -147,8 +147,8 @@ func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Lo
 	isServed(t, done, "those before it have gone")
 }
 
-// holding is a network that holds back the second request for a place in the queue, and delivers it when it is told
-// to, although the client has closed the connection meanwhile.
+// holding is a network that holds back the second request for a place in the queue, and delivers it
+// when it is told to, although the client has closed the connection meanwhile.
 type holding struct {
 	mu   sync.Mutex
 	asks int
@@ -205,8 +205,8 @@ func (c *holdingConn) Close() error {
 	return c.SetDeadline(time.Unix(1, 0)) // whoever reads is told; what was written is still on its way
 }
 
-// A look at the queue that arrives after its waiter has gone puts the waiter there again. It must not keep the
-// lock for nobody.
+// A look at the queue that arrives after its waiter has gone puts the waiter there again. It must
+// not keep the lock for nobody.
 func TestLookThatArrivesLate(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()

@@ -13,16 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one request.
-// Waiters whose process has gone count until the queue passes them over. A lock of package redigo, a plain
-// time and a value of another type are errors.
+// Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
+// request. Waiters whose process has gone count until the queue passes them over. A lock of package
+// redigo, a plain time and a value of another type are errors.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
 }
 
-// List yields the locks that are held and whose keys begin with prefix. It walks through all keys of each server
-// with SCAN, about a thousand in one request, and makes a request for each lock. It remembers the keys that it
-// has met, since SCAN repeats itself.
+// List yields the locks that are held and whose keys begin with prefix. It walks through all keys
+// of each server with SCAN, about a thousand in one request, and makes a request for each lock. It
+// remembers the keys that it has met, since SCAN repeats itself.
 //
 // On a Cluster it asks all masters, and on a Ring the shards that are up. Other clients that are not
 // go-redis's own do not show their servers: the error is then [errors.ErrUnsupported].

@@ -36,8 +36,8 @@ func limitsOfRing(o *redis.RingOptions) limits {
 }
 
 func limitsOfCluster(o *redis.ClusterOptions) limits {
-	// The options are complete. A 0 was -1, which some versions of go-redis give to the nodes' clients as it
-	// is, and others as their default.
+	// The options are complete. A 0 was -1, which some versions of go-redis give to the nodes'
+	// clients as it is, and others as their default.
 	return newLimits(o.ReadTimeout, o.WriteTimeout, relaxedTimeout(o),
 		honorsContexts(o.ContextTimeoutEnabled, o.TLSConfig != nil))
 }
@@ -70,9 +70,9 @@ func complete(o *redis.Options) *redis.Options {
 	return c.Options()
 }
 
-// relaxedTimeout is the timeout of a connection on which the server has announced maintenance, which newer
-// versions of go-redis make longer, or 0 where they do not. The oldest version that go.mod allows does not
-// have the field.
+// relaxedTimeout is the timeout of a connection on which the server has announced maintenance,
+// which newer versions of go-redis make longer, or 0 where they do not. The oldest version that
+// go.mod allows does not have the field.
 func relaxedTimeout(options any) time.Duration {
 	config := reflect.ValueOf(options).Elem().FieldByName("MaintNotificationsConfig")
 	if !config.IsValid() || config.Kind() != reflect.Pointer || config.IsNil() {

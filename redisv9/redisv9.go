@@ -102,8 +102,8 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker that keeps its locks on the servers of client. The caller closes the client when the
-// Locker is no longer used. With a nil client every operation is an error.
+// New returns a Locker that keeps its locks on the servers of client. The caller closes the client
+// when the Locker is no longer used. With a nil client every operation is an error.
 //
 // With an AutoPipeliner of go-redis every operation is an error as well: its commands ignore
 // contexts and are repeated in batches. Pass the client that it was made from. If client is not one

@@ -8,8 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// run runs a script on a lock, with s as its first argument. While a Cluster moves the lock's slot to another
-// node, the lock and the queue may be on different nodes. The script is then run on the lock alone.
+// run runs a script on a lock, with s as its first argument. While a Cluster moves the lock's slot
+// to another node, the lock and the queue may be on different nodes. The script is then run on the
+// lock alone.
 func (l *Locker) run(script redislock.Script, keys redislock.Keys, s *redislock.Sending, args ...any) (any, error) {
 	reply, err := l.eval(script, keys.Lock, keys.Queue, s, args...)
 	if err != nil && keys.Queue != "" && redis.HasErrorPrefix(err, "TRYAGAIN") {
@@ -19,8 +20,8 @@ func (l *Locker) run(script redislock.Script, keys redislock.Keys, s *redislock.
 	return reply, err
 }
 
-// eval runs a script on one key, or two if key2 is not empty. A server that does not have the script is sent
-// its text.
+// eval runs a script on one key, or two if key2 is not empty. A server that does not have the
+// script is sent its text.
 func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.Sending, args ...any) (any, error) {
 	request := make([]any, 0, 6+len(args))
 	request = append(request, "evalsha", script.Hash)

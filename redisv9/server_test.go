@@ -89,8 +89,8 @@ func TestOneRequestAnOperation(t *testing.T) {
 	}
 }
 
-// What people see who look at the server: the key, the token, the expiry, and nothing that stays but the
-// counter of fencing numbers.
+// What people see who look at the server: the key, the token, the expiry, and nothing that stays
+// but the counter of fencing numbers.
 func TestWhatIsOnTheServer(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	client := newClient(t, &redis.Options{Addr: addr})
@@ -199,8 +199,8 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// Another type at the key is somebody else's, and stays as it is. A string that is no token of ours is a
-// lock that another holds, even if it has no expiry.
+// Another type at the key is somebody else's, and stays as it is. A string that is no token of ours
+// is a lock that another holds, even if it has no expiry.
 func TestForeignValue(t *testing.T) {
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 	l := redisv9.New(client)
@@ -268,7 +268,8 @@ func TestOutOfMemory(t *testing.T) {
 		}()
 		eventually(t, "the waiter is in the queue", func() bool { return queueLength(client, key) == 1 })
 	}
-	// Once subscribed, a waiter does not look again by itself, which would be refused while memory is short.
+	// Once subscribed, a waiter does not look again by itself, which would be refused while memory
+	// is short.
 	enqueue()
 	releases(t, l, key, t1)
 	require.NoError(t, <-granted)

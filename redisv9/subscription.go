@@ -63,9 +63,9 @@ func (s *subscriptions) add(server subscriber) *pubsub.Hub {
 	return h
 }
 
-// conn is go-redis's PubSub as a hub needs it. A PubSub also connects again by itself, with all channels in one
-// request and sometimes without an error. The hub closes it after its first error, and takes answers to requests
-// that it has not made for an error.
+// conn is go-redis's PubSub as a hub needs it. A PubSub also connects again by itself, with all
+// channels in one request and sometimes without an error. The hub closes it after its first error,
+// and takes answers to requests that it has not made for an error.
 type conn struct {
 	pubsub  *redis.PubSub
 	timeout time.Duration
@@ -93,7 +93,8 @@ type closedError struct{ error }
 func (e closedError) Is(target error) bool { return target == pubsub.ErrClosed }
 func (e closedError) Unwrap() error        { return e.error }
 
-// writing returns a context that bounds what is written up to the next Flush: the client may have no timeout.
+// writing returns a context that bounds what is written up to the next Flush: the client may have
+// no timeout.
 func (c *conn) writing() context.Context {
 	if c.ctx == nil {
 		c.ctx, c.cancel = context.WithTimeout(context.Background(), c.timeout+time.Second)
@@ -139,8 +140,8 @@ func (c *conn) Receive() (pubsub.Event, error) {
 	return pubsub.Event{}, err
 }
 
-// isRefusal reports whether an error is an answer on a connection that is as good as before. After others
-// that a server gives, as READONLY, go-redis connects again.
+// isRefusal reports whether an error is an answer on a connection that is as good as before. After
+// others that a server gives, as READONLY, go-redis connects again.
 func isRefusal(err error) bool {
 	for _, prefix := range []string{"NOPERM", "NOAUTH", "BUSY", "ERR"} {
 		if err != nil && redis.HasErrorPrefix(err, prefix) {

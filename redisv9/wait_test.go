@@ -109,8 +109,8 @@ func TestInTurnAcrossProcesses(t *testing.T) {
 func TestRequestsOfTakingTurns(t *testing.T) {
 	const processes, cycles = 4, 400
 	r := handOff(t, testserver.Redis(t).Addr, processes, cycles, time.Millisecond, time.Millisecond)
-	// To get going each process connects and meets the queue. On a machine so slow that nobody waits when one
-	// comes, coming costs a request all the same.
+	// To get going each process connects and meets the queue. On a machine so slow that nobody
+	// waits when one comes, coming costs a request all the same.
 	assert.Less(t, r.requests, int64(2*cycles+processes*20+cycles/2))
 	assert.Greater(t, r.leastShare(), 0.8)
 }
@@ -133,7 +133,8 @@ func TestDeadWaiterIsPassedOver(t *testing.T) {
 	assert.Zero(t, queueLength(admin, "k"))
 }
 
-// The lock of a holder that vanished goes to the first in the queue, not to the one that asks at the right moment.
+// The lock of a holder that vanished goes to the first in the queue, not to the one that asks at
+// the right moment.
 func TestLineIsNotPassed(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -205,7 +206,8 @@ func (p *pausing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// A grant counts for nothing when the server, asked after it, says that the lock is another's: it lost its data.
+// A grant counts for nothing when the server, asked after it, says that the lock is another's: it
+// lost its data.
 func TestGrantThatTheServerLost(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -245,8 +247,8 @@ func TestGrantThatTheServerLost(t *testing.T) {
 	require.Equal(t, t2, admin.Get(ctx, "locker:"+key).Val(), "it has the lock")
 }
 
-// Waiters that come and go leave nothing behind, in the process or on the server, and nobody else is kept
-// from the lock.
+// Waiters that come and go leave nothing behind, in the process or on the server, and nobody else
+// is kept from the lock.
 func TestWaitStorm(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -320,7 +322,8 @@ func TestClaimsOverLongRoundTrips(t *testing.T) {
 	}
 }
 
-// The deadline counts from when the request left the process, not from when it began to wait for a connection.
+// The deadline counts from when the request left the process, not from when it began to wait for a
+// connection.
 func TestDeadlineCountsFromTheRequest(t *testing.T) {
 	t.Parallel()
 	for _, knowsQueue := range []bool{false, true} {

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Watch returns a channel that receives a value when the lock of key is released, and when a release may have
-// been missed: once when the connection breaks and once when it is back, in both cases a thousand watchers a
-// second. An expiry is not signaled.
+// Watch returns a channel that receives a value when the lock of key is released, and when a
+// release may have been missed: once when the connection breaks and once when it is back, in both
+// cases a thousand watchers a second. An expiry is not signaled.
 //
 // All watchers of a Locker share one connection, which is opened for the first and kept for half a
 // minute after the last. On a Ring there is one for each shard that is up when Watch is called, and

@@ -92,7 +92,8 @@ func TestWatchAgainIsFree(t *testing.T) {
 	for range 1000 {
 		watch()
 	}
-	// At most a few requests, however slow the machine: one to unsubscribe and one to subscribe a second.
+	// At most a few requests, however slow the machine: one to unsubscribe and one to subscribe a
+	// second.
 	assert.Less(t, reads(t, admin)-before, int64(500))
 }
 
@@ -191,8 +192,8 @@ func TestWatchWithoutConnection(t *testing.T) {
 	})
 }
 
-// After a break all are live again soon, however many they are: their number and names may make the server's
-// answers more than the 32 MB that it buffers for a subscriber.
+// After a break all are live again soon, however many they are: their number and names may make the
+// server's answers more than the 32 MB that it buffers for a subscriber.
 func TestManyWatchersOverBreak(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -223,8 +224,8 @@ func TestManyWatchersOverBreak(t *testing.T) {
 	assert.LessOrEqual(t, connections, int64(5))
 }
 
-// A server that restarts takes the subscriptions with it: watchers are told, and hear of what is released
-// afterwards.
+// A server that restarts takes the subscriptions with it: watchers are told, and hear of what is
+// released afterwards.
 func TestWatchOverRestart(t *testing.T) {
 	srv := testserver.Redis(t)
 	l := newLocker(t, &redis.Options{Addr: srv.Addr})
@@ -296,7 +297,8 @@ func TestNilClient(t *testing.T) {
 	}
 }
 
-// limited makes a user of admin's server who may do everything but subscribe, except to the given channels.
+// limited makes a user of admin's server who may do everything but subscribe, except to the given
+// channels.
 func limited(tb testing.TB, admin *redis.Client, channels ...any) *redis.Options {
 	tb.Helper()
 	rights := []any{"acl", "setuser", "limited", "on", ">secret", "allkeys", "allcommands", "resetchannels"}
@@ -323,9 +325,9 @@ func TestNotAllowedToSubscribe(t *testing.T) {
 	assert.Empty(t, admin.Keys(ctx, "*").Val())
 }
 
-// A channel that the user may not have does not concern those who listen to others: not those that he has,
-// nor those that come later, nor, when the connection broke, those that are subscribed to anew. And nobody
-// connects again and again because of it.
+// A channel that the user may not have does not concern those who listen to others: not those that
+// he has, nor those that come later, nor, when the connection broke, those that are subscribed to
+// anew. And nobody connects again and again because of it.
 func TestOneChannelNotAllowed(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()

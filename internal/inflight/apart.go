@@ -24,8 +24,8 @@ type Apart[T any] struct {
 	panicked *Panic
 }
 
-// Panic is the value with which [Apart.Result] panics if the function did. It has the function's own value
-// and stack, neither of which the caller's stack shows.
+// Panic is the value with which [Apart.Result] panics if the function did. It has the function's
+// own value and stack, neither of which the caller's stack shows.
 type Panic struct {
 	Value any
 	Stack []byte
@@ -77,8 +77,8 @@ func (a *Apart[T]) end() bool {
 // Done returns a channel that is closed when f has ended.
 func (a *Apart[T]) Done() <-chan struct{} { return a.done }
 
-// Result waits until f has ended and returns what f returned, or [ErrGoexit] if it ended its goroutine. If f
-// panicked, Result panics with a [*Panic].
+// Result waits until f has ended and returns what f returned, or [ErrGoexit] if it ended its
+// goroutine. If f panicked, Result panics with a [*Panic].
 func (a *Apart[T]) Result() (T, error) {
 	<-a.done
 	if a.panicked != nil {
@@ -87,8 +87,9 @@ func (a *Apart[T]) Result() (T, error) {
 	return a.v, a.err
 }
 
-// Leave abandons the outcome and reports true if f is still running; ended is called when f ends. Otherwise
-// it does nothing and reports false: the caller must take the outcome, which may be a panic.
+// Leave abandons the outcome and reports true if f is still running; ended is called when f ends.
+// Otherwise it does nothing and reports false: the caller must take the outcome, which may be a
+// panic.
 func (a *Apart[T]) Leave(ended func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

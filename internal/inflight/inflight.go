@@ -1,5 +1,5 @@
-// Package inflight lets a caller leave a client call behind when its context ends and the client does not
-// honor contexts, and makes a later call for the same token wait for that one.
+// Package inflight lets a caller leave a client call behind when its context ends and the client
+// does not honor contexts, and makes a later call for the same token wait for that one.
 package inflight
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Calls are the calls that a Locker's callers have left behind. The zero value is ready to use. It holds an
-// entry for a token only while such a call is under way.
+// Calls are the calls that a Locker's callers have left behind. The zero value is ready to use. It
+// holds an entry for a token only while such a call is under way.
 type Calls struct {
 	mu   sync.Mutex
 	left map[string][]<-chan struct{} // by token; each is closed when its call returns

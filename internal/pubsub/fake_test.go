@@ -275,8 +275,8 @@ func (l *listener) take() string {
 	return heard
 }
 
-// play runs a test on a server and a hub, and fails it unless nothing is left afterwards: no goroutine or timer,
-// as synctest finds out, and no entry.
+// play runs a test on a server and a hub, and fails it unless nothing is left afterwards: no
+// goroutine or timer, as synctest finds out, and no entry.
 func play(t *testing.T, f func(t *testing.T, s *server, h *Hub)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,8 +34,8 @@ func (r request) name() string {
 	return r.channel.name
 }
 
-// enqueueLocked puts a channel in the connection's queue. Without a connection there is nothing to do: the next
-// one begins with all channels.
+// enqueueLocked puts a channel in the connection's queue. Without a connection there is nothing to
+// do: the next one begins with all channels.
 func (h *Hub) enqueueLocked(c *channel) {
 	if l := h.session.link; l == nil {
 		if len(c.subs) == 0 {

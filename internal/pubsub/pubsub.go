@@ -1,7 +1,7 @@
-// Package pubsub subscribes to channels for the adapters whose servers push messages: one connection for all
-// listeners of a [Hub], which is opened for the first of them, opened again when it breaks, and closed half a
-// minute after the last has left. The package does no I/O of its own: an adapter brings the connection, a
-// [Conn], and a function that dials one.
+// Package pubsub subscribes to channels for the adapters whose servers push messages: one
+// connection for all listeners of a [Hub], which is opened for the first of them, opened again when
+// it breaks, and closed half a minute after the last has left. The package does no I/O of its own:
+// an adapter brings the connection, a [Conn], and a function that dials one.
 //
 // A hub promises:
 //
@@ -27,8 +27,9 @@ import (
 	"time"
 )
 
-// Conn is a client library's connection that can subscribe. Receive is called on one goroutine and the other
-// methods on another, except that Close may be called at any time and ends every other call.
+// Conn is a client library's connection that can subscribe. Receive is called on one goroutine and
+// the other methods on another, except that Close may be called at any time and ends every other
+// call.
 type Conn interface {
 	// Subscribe, Unsubscribe and Ping make requests, which the server answers once each, in order.
 	// They may be buffered until Flush.
@@ -73,8 +74,8 @@ var (
 	errConnecting = errors.New("not subscribed yet")
 )
 
-// Listener receives the messages of a channel. Its methods must not block. They may be called concurrently,
-// and once more while Close runs.
+// Listener receives the messages of a channel. Its methods must not block. They may be called
+// concurrently, and once more while Close runs.
 type Listener interface {
 	Message(payload string)
 
@@ -299,8 +300,8 @@ func (h *Hub) Channels() int {
 	return len(h.channels.m)
 }
 
-// Set is the subscriptions of one listener to one channel on several servers, on any of which messages may
-// be published.
+// Set is the subscriptions of one listener to one channel on several servers, on any of which
+// messages may be published.
 type Set []*Subscription
 
 // Live returns when the first attempt is over on all servers, or ctx ends. The error is nil if at

@@ -45,8 +45,8 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// A dial that subscribes to its channel, as some clients' do, is one request and one answer, also when the
-// channel was left meanwhile.
+// A dial that subscribes to its channel, as some clients' do, is one request and one answer, also
+// when the channel was left meanwhile.
 func TestDialSubscribes(t *testing.T) {
 	for range 20 {
 		play(t, func(t *testing.T, s *server, h *Hub) {
@@ -151,7 +151,8 @@ func TestResubscribe(t *testing.T) {
 	}
 }
 
-// A refused dial settles the first attempt. The hub goes on trying, ever more seldom, and tells when it is live.
+// A refused dial settles the first attempt. The hub goes on trying, ever more seldom, and tells
+// when it is live.
 func TestDialRefused(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.down = errDown
@@ -210,7 +211,8 @@ func TestDialHangs(t *testing.T) {
 	})
 }
 
-// A dial that hangs when all have left does not keep the hub from ending, and starts nothing when it returns.
+// A dial that hangs when all have left does not keep the hub from ending, and starts nothing when
+// it returns.
 func TestDialHangsToTheEnd(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		hang := make(chan struct{})
@@ -251,7 +253,8 @@ func TestClosedClient(t *testing.T) {
 	})
 }
 
-// A refused channel concerns itself alone. It is asked for again with the next Join, and every now and then.
+// A refused channel concerns itself alone. It is asked for again with the next Join, and every now
+// and then.
 func TestRefusedChannel(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.refuses["theirs"] = true
@@ -474,7 +477,8 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// Some versions of client libraries lose answers. A later one, since they are in order, makes up for it.
+// Some versions of client libraries lose answers. A later one, since they are in order, makes up
+// for it.
 func TestLostAnswers(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.loses = map[string]bool{"1": true, "2": true, "5": true}

@@ -16,9 +16,9 @@ const (
 	longRest  = 2 * time.Second
 )
 
-// session is the time during which a hub is used: from the first Join until a while after the last Close.
-// One goroutine, run, dials and writes; while there is a connection, another one receives; a timer
-// checks the deadlines, so that a dial or a write that hangs delays nothing else.
+// session is the time during which a hub is used: from the first Join until a while after the last
+// Close. One goroutine, run, dials and writes; while there is a connection, another one receives; a
+// timer checks the deadlines, so that a dial or a write that hangs delays nothing else.
 type session struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -91,8 +91,8 @@ func (h *Hub) run(s *session) {
 	}
 }
 
-// first returns the channel to begin with, preferably one whose first attempt is under way. It returns nil if
-// the session is over, and ends it if there is no subscription.
+// first returns the channel to begin with, preferably one whose first attempt is under way. It
+// returns nil if the session is over, and ends it if there is no subscription.
 func (h *Hub) first(s *session) *channel {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,8 +139,8 @@ func (h *Hub) rest(s *session, d time.Duration) {
 	}
 }
 
-// connect serves one connection until it breaks or the session is over, and returns the reason. It reports
-// whether there was a connection.
+// connect serves one connection until it breaks or the session is over, and returns the reason. It
+// reports whether there was a connection.
 func (h *Hub) connect(s *session, first *channel) (connected bool, err error) {
 	var conn Conn
 	if err := protect(func() (err error) {
@@ -186,9 +186,10 @@ func (h *Hub) begin(s *session, l *link, first *channel) {
 }
 
 // disconnected records why there is no connection, and reports whether the session is over. A first
-// attempt during which a connection broke gets a second chance, since the break may be older than the attempt;
-// a failed dial settles it. Live subscriptions miss messages from now on: Missed is called now, and again when
-// they are back, since only a look after that is certain to see everything.
+// attempt during which a connection broke gets a second chance, since the break may be older than
+// the attempt; a failed dial settles it. Live subscriptions miss messages from now on: Missed is
+// called now, and again when they are back, since only a look after that is certain to see
+// everything.
 func (h *Hub) disconnected(s *session, connected bool, err error) (over bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

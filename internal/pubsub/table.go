@@ -2,7 +2,8 @@ package pubsub
 
 import "maps"
 
-// table is a map that gives its memory back after a peak, which Go's maps do not. The zero value is ready.
+// table is a map that gives its memory back after a peak, which Go's maps do not. The zero value is
+// ready.
 type table[K comparable, V any] struct {
 	m    map[K]V
 	peak int // the length that the map has memory for

@@ -56,8 +56,8 @@ func (s *Sending) MarshalBinary() ([]byte, error) {
 // isOver reports, once the call has returned, whether no request can still arrive.
 func (s *Sending) isOver() bool { return s.answered || s.sends == 0 }
 
-// isUnsent reports, once the call has returned, whether the token certainly never left the process. If the
-// call was left behind, that is not known.
+// isUnsent reports, once the call has returned, whether the token certainly never left the process.
+// If the call was left behind, that is not known.
 func (s *Sending) isUnsent() bool { return s.Ctx.Err() == nil && s.sends == 0 }
 
 // isForeign reports whether the request certainly did nothing because the lock's value is foreign.
@@ -68,9 +68,9 @@ func (s *Sending) isForeign(err error) bool {
 // String returns the token for hooks that log commands.
 func (s *Sending) String() string { return s.Token }
 
-// Refused returns nil if an attempt whose last request was refused has certainly not taken the lock, and
-// otherwise an error. An earlier request that timed out may not have reached the server yet, and may take
-// the lock when it is free. Or it took the lock, and the ttl has passed since.
+// Refused returns nil if an attempt whose last request was refused has certainly not taken the
+// lock, and otherwise an error. An earlier request that timed out may not have reached the server
+// yet, and may take the lock when it is free. Or it took the lock, and the ttl has passed since.
 func (s *Sending) Refused(timeout, ttl time.Duration) error {
 	if since := time.Since(s.first); s.sends > 1 && since >= min(timeout, ttl) {
 		return fmt.Errorf("refused, but the first of %d requests went %v ago without an answer, "+
@@ -127,8 +127,8 @@ func callAfter[T any](c *Caller, s *Sending, inOrder bool, f func() (T, error)) 
 
 var errNoReply = errors.New("no reply within 3 seconds, and the client has no timeout of its own")
 
-// RoundTrip is the smoothed duration of a Locker's requests. It grows faster than it shrinks, since a lock
-// is lost if the time to claim it is too short, and nothing is lost if it is too long.
+// RoundTrip is the smoothed duration of a Locker's requests. It grows faster than it shrinks, since
+// a lock is lost if the time to claim it is too short, and nothing is lost if it is too long.
 type RoundTrip struct{ ns atomic.Int64 }
 
 func (r *RoundTrip) Add(d time.Duration) {
@@ -146,8 +146,8 @@ func (r *RoundTrip) Add(d time.Duration) {
 // claim returns how long a waiter needs to claim a lock.
 func (r *RoundTrip) claim() time.Duration { return Claim(time.Duration(r.ns.Load())) }
 
-// Milliseconds validates a ttl and rounds it up. Redis can express the longest Duration, 292 years, from any
-// year on.
+// Milliseconds validates a ttl and rounds it up. Redis can express the longest Duration, 292 years,
+// from any year on.
 func Milliseconds(ttl time.Duration) (int64, error) {
 	if ttl <= 0 {
 		return 0, fmt.Errorf("%w: %v", locker.ErrInvalidTTL, ttl)

@@ -1,6 +1,6 @@
--- count returns the next fencing number: one more than the last, and at least the server's time in microseconds.
--- So numbers keep growing when the counter was lost, or replaced by an older copy of itself. It is a string, since
--- Lua's numbers are exact up to 2^53 only. KEYS[1] is the counter
+-- count returns the next fencing number: one more than the last, and at least the server's time in
+-- microseconds. So numbers keep growing when the counter was lost, or replaced by an older copy of
+-- itself. It is a string, since Lua's numbers are exact up to 2^53 only. KEYS[1] is the counter
 local number = redis.call('INCR', KEYS[1])
 local clock = redis.call('TIME')
 local now = clock[1] .. string.format('%06d', clock[2])

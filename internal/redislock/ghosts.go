@@ -15,8 +15,8 @@ const (
 	maxLeave  = 16   // ghosts that leave at the same time
 )
 
-// ghost is an entry that may be in a queue although its waiter has gone. If the lock is granted to it, only
-// this process can release it before it expires.
+// ghost is an entry that may be in a queue although its waiter has gone. If the lock is granted to
+// it, only this process can release it before it expires.
 type ghost struct {
 	box     *box
 	keys    Keys
@@ -37,14 +37,15 @@ type ghost struct {
 	ticket   string // by this ticket, or by none
 }
 
-// isMeant reports whether a message is for an entry that joined the queue after its waiter had gone. The
-// grant that served the waiter must not release its lock, even if it arrives late or twice.
+// isMeant reports whether a message is for an entry that joined the queue after its waiter had
+// gone. The grant that served the waiter must not release its lock, even if it arrives late or
+// twice.
 func (g *ghost) isMeant(m Message) bool {
 	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
 }
 
-// haunt adds a ghost of an entry whose waiter goes. If there are too many, one is forgotten, and the channel
-// is retired, so that the scripts soon pass over the forgotten entry.
+// haunt adds a ghost of an entry whose waiter goes. If there are too many, one is forgotten, and
+// the channel is retired, so that the scripts soon pass over the forgotten entry.
 func (i *inbox) haunt(w *waiting, g *ghost) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -85,8 +86,8 @@ func (i *inbox) hauntServed(g *ghost) bool {
 	return true
 }
 
-// ghostsMissed makes the ghosts of a channel leave if messages may have been lost. Otherwise a lock that was
-// granted to one of them would be held until it expires.
+// ghostsMissed makes the ghosts of a channel leave if messages may have been lost. Otherwise a lock
+// that was granted to one of them would be held until it expires.
 func (i *inbox) ghostsMissed(b *box) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

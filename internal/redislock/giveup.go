@@ -23,13 +23,13 @@ func (ws *Waiters) GiveUp(ctx context.Context, keys Keys, last *Sending) {
 	}
 }
 
-// giveUp takes w's entry out of the queue in the background, and releases the lock if it was granted. It
-// outlives ctx. Without w it only releases the lock. One request is enough if all earlier requests have
-// been answered. Otherwise one of them may still arrive, and take the lock or put the entry in the queue
-// again.
+// giveUp takes w's entry out of the queue in the background, and releases the lock if it was
+// granted. It outlives ctx. Without w it only releases the lock. One request is enough if all
+// earlier requests have been answered. Otherwise one of them may still arrive, and take the lock or
+// put the entry in the queue again.
 //
-// An entry that may still be in the queue may be granted the lock. So the inbox keeps a ghost of it until
-// the entry has certainly left the queue, and releases whatever the ghost is granted.
+// An entry that may still be in the queue may be granted the lock. So the inbox keeps a ghost of it
+// until the entry has certainly left the queue, and releases whatever the ghost is granted.
 func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *waiting, unsure bool) {
 	var entries [2]string
 	var g *ghost
@@ -71,8 +71,8 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 	}()
 }
 
-// served keeps a ghost of the entry of a waiter that has the lock, if a request without an answer may still
-// put the entry in the queue again.
+// served keeps a ghost of the entry of a waiter that has the lock, if a request without an answer
+// may still put the entry in the queue again.
 func (ws *Waiters) served(w *waiting, last *Sending) {
 	if !w.unsure && last.answered {
 		return
@@ -97,9 +97,9 @@ func (ws *Waiters) Release(keys Keys, s *Sending, args ...any) (Freed, error) {
 	return freed, err
 }
 
-// sweeps are the keys whose queues a Locker serves once more after a release: the script may not have
-// dropped all dead waiters, or the next waiter may not claim the lock, and no other process may be there to
-// notice.
+// sweeps are the keys whose queues a Locker serves once more after a release: the script may not
+// have dropped all dead waiters, or the next waiter may not claim the lock, and no other process
+// may be there to notice.
 type sweeps struct {
 	mu      sync.Mutex
 	pending map[string]struct{}

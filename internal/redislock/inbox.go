@@ -14,11 +14,12 @@ const (
 	boxLinger = 10 * time.Second // a channel is listened to this long after its last waiter
 )
 
-// inbox receives the messages about the turns of a Locker's waiters, on a channel of its own that all of
-// them share. Only this file deals with subscriptions. Waiters also work without a channel: see [Pace].
+// inbox receives the messages about the turns of a Locker's waiters, on a channel of its own that
+// all of them share. Only this file deals with subscriptions. Waiters also work without a channel:
+// see [Pace].
 //
-// The inbox also limits the looks that no message asked for to a few at a time at each server, however many
-// waiters there are, so that they do not compete for the client's connections.
+// The inbox also limits the looks that no message asked for to a few at a time at each server,
+// however many waiters there are, so that they do not compete for the client's connections.
 type inbox struct {
 	Source
 	names   *Namespace
@@ -97,8 +98,8 @@ func (i *inbox) enter(ctx context.Context, w *waiting) {
 	i.joinLocked(w)
 }
 
-// newBoxLocked subscribes to a new channel. Its waiters look once it is live, since they may have missed
-// messages until then.
+// newBoxLocked subscribes to a new channel. Its waiters look once it is live, since they may have
+// missed messages until then.
 func (i *inbox) newBoxLocked(hubs []*pubsub.Hub) *box {
 	b := &box{inbox: i, name: i.names.NewChannel(), hubs: hubs}
 	for _, h := range hubs {
@@ -157,8 +158,8 @@ func (b *box) giveUp() {
 	}
 }
 
-// retireLocked makes later waiters use another channel. When its last waiter has left, no messages for this
-// one's ghosts arrive any more, and the scripts pass them over.
+// retireLocked makes later waiters use another channel. When its last waiter has left, no messages
+// for this one's ghosts arrive any more, and the scripts pass them over.
 func (i *inbox) retireLocked(b *box) {
 	if i.current == b {
 		i.current = nil
@@ -231,8 +232,8 @@ func (b *box) askAll(isMeant func(*waiting) bool) {
 	}
 }
 
-// mistrust makes all waiters for the same lock look after w has lost its place. They may have lost theirs,
-// and then report it as well, so this happens no more often than waiters look anyway.
+// mistrust makes all waiters for the same lock look after w has lost its place. They may have lost
+// theirs, and then report it as well, so this happens no more often than waiters look anyway.
 func (i *inbox) mistrust(w *waiting) {
 	i.mu.Lock()
 	again := time.Since(i.mistrusted) < LookAgain

@@ -24,7 +24,8 @@ func (ws *Waiters) Inspect(ctx context.Context, key string, keys Keys) (locker.I
 	return info, err
 }
 
-// ParseInfo reads the reply to an [Inspect]. A value that no adapter of this package has written is an error.
+// ParseInfo reads the reply to an [Inspect]. A value that no adapter of this package has written is
+// an error.
 func ParseInfo(reply any) (locker.Info, error) {
 	list, _ := reply.([]any)
 	if len(list) != 3 {
@@ -53,8 +54,8 @@ func ParseInfo(reply any) (locker.Info, error) {
 	return info, nil
 }
 
-// decodeToken returns the token that [EncodeToken] makes value of. A value that it makes of none is returned
-// as it is.
+// decodeToken returns the token that [EncodeToken] makes value of. A value that it makes of none is
+// returned as it is.
 func decodeToken(value string) string {
 	if token := strings.TrimPrefix(value, escaped); EncodeToken(token) == value {
 		return token

@@ -11,8 +11,8 @@ if free and (not queue or redis.call('EXISTS', queue) == 0) then
 	return 1
 end
 
--- renew gives the lock its ttl again. For an entry that is no shorter one: a copy of this request may arrive
--- late, when the token has extended the lock.
+-- renew gives the lock its ttl again. For an entry that is no shorter one: a copy of this request
+-- may arrive late, when the token has extended the lock.
 local function renew()
 	local left = redis.call('PTTL', lock)
 	if not ARGV[3] or left < 0 or left < tonumber(ARGV[2]) then

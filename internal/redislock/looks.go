@@ -9,9 +9,9 @@ const (
 	urgently = 3 // of four looks are by the first in their queues, if others want to look as well
 )
 
-// lane holds the looks at one server that no message asked for. Their number is limited, so that they leave
-// some of the pool's connections to other requests. Every server has a lane of its own, since a server that
-// does not answer holds up its lane.
+// lane holds the looks at one server that no message asked for. Their number is limited, so that
+// they leave some of the pool's connections to other requests. Every server has a lane of its own,
+// since a server that does not answer holds up its lane.
 type lane struct {
 	server any
 	looks  int // under way
@@ -28,9 +28,9 @@ func LooksOf(poolSize, maxActive int) int {
 	return max(poolSize/2, minLooks)
 }
 
-// ask makes w look when its turn in the lane comes. A waiter that is, or may be, the first in its queue goes
-// before others. A waiter asks again when it has become the first, or when its lock has moved to another
-// server.
+// ask makes w look when its turn in the lane comes. A waiter that is, or may be, the first in its
+// queue goes before others. A waiter asks again when it has become the first, or when its lock has
+// moved to another server.
 func (i *inbox) ask(w *waiting) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package redislock is the part of the Redis adapters that does not depend on their client library: the
-// scripts, the names of keys and channels, the formats of requests, replies and messages, and waiting in
-// the queue. The adapters that use it share their queues.
+// Package redislock is the part of the Redis adapters that does not depend on their client library:
+// the scripts, the names of keys and channels, the formats of requests, replies and messages, and
+// waiting in the queue. The adapters that use it share their queues.
 package redislock
 
 import (
@@ -32,8 +32,8 @@ func NewNamespace(prefix string, single bool) *Namespace {
 	return n
 }
 
-// escape returns a string that can be part of a channel's name, and of an ACL pattern that matches only that
-// name: it has no space, no hash tag and no wildcard. Different strings stay different.
+// escape returns a string that can be part of a channel's name, and of an ACL pattern that matches
+// only that name: it has no space, no hash tag and no wildcard. Different strings stay different.
 func escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {

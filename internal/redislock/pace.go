@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// LookAgain is the time after which a waiter looks if no message has come. Its process counts as gone
-	// after more than twice that.
+	// LookAgain is the time after which a waiter looks if no message has come. Its process counts
+	// as gone after more than twice that.
 	LookAgain = 10 * time.Second
 
 	spread    = 50                     // rests differ by this part of them
@@ -22,9 +22,10 @@ const (
 	deafLast  = 500 * time.Millisecond // up to this: well within a claim
 )
 
-// Pace decides when a waiter has to look without a message. The first in the queue looks at the end of the
-// holder's time, and up to four times a second, whatever the ttl. The others get a message when they become
-// the first. The foremost of each process also looks a little [After] that end. The zero value is ready.
+// Pace decides when a waiter has to look without a message. The first in the queue looks at the end
+// of the holder's time, and up to four times a second, whatever the ttl. The others get a message
+// when they become the first. The foremost of each process also looks a little [After] that end.
+// The zero value is ready.
 type Pace struct{ looks, deaf int }
 
 // After returns the pause after a look. A waiter that cannot hear looks more often.
@@ -57,16 +58,16 @@ func (p *Pace) After(place Place, hears bool) time.Duration {
 	return rest + rand.N(max(late, rest/spread))
 }
 
-// Told returns the pause of a waiter after the message that it is the first, and that the holder has left
-// remaining.
+// Told returns the pause of a waiter after the message that it is the first, and that the holder
+// has left remaining.
 func (p *Pace) Told(left time.Duration) time.Duration {
 	p.looks = 1
 	return left + late + rand.N(late)
 }
 
-// After returns the pause before the foremost waiter of a process looks if it is not the first in the queue.
-// The holder has left remaining. Those before the waiter look earlier, but may have gone together with the
-// holder.
+// After returns the pause before the foremost waiter of a process looks if it is not the first in
+// the queue. The holder has left remaining. Those before the waiter look earlier, but may have gone
+// together with the holder.
 func After(left time.Duration, rank int64) time.Duration {
 	return left + late + time.Duration(min(rank, afterMost))*afterEach
 }

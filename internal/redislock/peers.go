@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the holder's
-// time, in case the holder and all waiters before it have gone together, as when their process dies. It
-// does so no more than once a second, and not while it is the first in the queue, which looks by its [Pace]
-// anyway. The others do so only when it has left.
+// peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the
+// holder's time, in case the holder and all waiters before it have gone together, as when their
+// process dies. It does so no more than once a second, and not while it is the first in the queue,
+// which looks by its [Pace] anyway. The others do so only when it has left.
 //
 // The inbox's lock guards all of it.
 type peers struct {
@@ -33,8 +33,8 @@ func (i *inbox) joinLocked(w *waiting) {
 	w.place = p.waiters.PushBack(w)
 }
 
-// partLocked removes w from its peers. The next of them does not know the holder's remaining time. If it is
-// the first in the queue, a message tells it.
+// partLocked removes w from its peers. The next of them does not know the holder's remaining time.
+// If it is the first in the queue, a message tells it.
 func (i *inbox) partLocked(w *waiting) {
 	p := i.peers[w.key]
 	wasForemost := p.waiters.Front() == w.place

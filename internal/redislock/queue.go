@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Entry is a place in a queue, as it is stored there. The entry decides how it is served, not the client that
-// releases the lock:
+// Entry is a place in a queue, as it is stored there. The entry decides how it is served, not the
+// client that releases the lock:
 //
 //   - Claim 0: if a connection to the server itself subscribes to the channel, the entry is granted the
 //     lock for its ttl, and its waiter can rely on the message about that. Otherwise the entry is
@@ -63,9 +63,9 @@ const (
 	Dropped                 // the waiter has lost its place, because its process seemed to be gone
 )
 
-// Message is a message to a waiter: "<id> <ticket> <kind> <more>". Users of the server that cannot read the
-// queue may be able to receive and send messages. So a message is a hint, except for a grant, which carries
-// a proof: "grant <seconds> <micros> <proof>".
+// Message is a message to a waiter: "<id> <ticket> <kind> <more>". Users of the server that cannot
+// read the queue may be able to receive and send messages. So a message is a hint, except for a
+// grant, which carries a proof: "grant <seconds> <micros> <proof>".
 type Message struct {
 	ID     string // of the entry that it is for
 	Ticket string // of that entry; later entries of the same waiter have others

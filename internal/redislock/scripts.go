@@ -13,8 +13,8 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Fence and Count, KEYS[1] is the lock, KEYS[2] its queue if it has one, and ARGV[1] the
-// caller's token. TTLs are milliseconds. The files describe the rest.
+// In every script but Fence and Count, KEYS[1] is the lock, KEYS[2] its queue if it has one, and
+// ARGV[1] the caller's token. TTLs are milliseconds. The files describe the rest.
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
 //

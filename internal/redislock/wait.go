@@ -55,8 +55,8 @@ func NewWaiters(c Config) *Waiters {
 // Busy reports whether there are waiters, or were a moment ago, and so there may be a queue.
 func (ws *Waiters) Busy() bool { return ws.inbox.busy.Load() }
 
-// SetLinger sets, for tests, how long a channel is kept after its last waiter. It must be called before there
-// are waiters.
+// SetLinger sets, for tests, how long a channel is kept after its last waiter. It must be called
+// before there are waiters.
 func (ws *Waiters) SetLinger(d time.Duration) { ws.inbox.Linger = d }
 
 // GivingUp returns, for tests, how many places waiters are giving up.
@@ -104,8 +104,8 @@ type waiting struct {
 	place                 *list.Element // among its peers
 }
 
-// told delivers a message. Only the last one counts, except that a Head does not replace another kind. It
-// needs the inbox's lock.
+// told delivers a message. Only the last one counts, except that a Head does not replace another
+// kind. It needs the inbox's lock.
 func (w *waiting) told(m Message) {
 	select {
 	case last := <-w.mail:
@@ -117,8 +117,8 @@ func (w *waiting) told(m Message) {
 	w.mail <- m
 }
 
-// Wait joins the queue and waits for its turn. isHeld means that the lock was seen to be held by another
-// token.
+// Wait joins the queue and waits for its turn. isHeld means that the lock was seen to be held by
+// another token.
 func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
 	isHeld bool) (deadline time.Time, err error) {
 	if ws.Err != nil {
@@ -210,8 +210,8 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 	}
 }
 
-// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue, unless it is
-// there already.
+// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue,
+// unless it is there already.
 func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 	claim := w.claim
 	if hears && ws.counted {
@@ -232,9 +232,10 @@ func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 	})
 }
 
-// isTrue reports whether a grant can be relied on. If it is older than the last reply to a look, another token
-// has held the lock since. If more time has passed on the server between that reply and the grant than here
-// since the look, the server's clock was set or is another server's, and the age of the grant is unknown.
+// isTrue reports whether a grant can be relied on. If it is older than the last reply to a look,
+// another token has held the lock since. If more time has passed on the server between that reply
+// and the grant than here since the look, the server's clock was set or is another server's, and
+// the age of the grant is unknown.
 func (w *waiting) isTrue(m Message) bool {
 	since := time.Duration(m.Time - w.server)
 	return m.Ticket == w.ticket && since >= 0 && since <= time.Since(w.asked)+margin

@@ -1,4 +1,5 @@
-// Package redisscan enumerates the locks on Redis servers, whatever their client library and their format.
+// Package redisscan enumerates the locks on Redis servers, whatever their client library and their
+// format.
 package redisscan
 
 import (
@@ -23,8 +24,8 @@ type Locks struct {
 	IsForeign func(err error) bool // reports whether Inspect's error is about the value at the key alone
 }
 
-// List yields the locks that are held on the servers and whose names begin with prefix, each once although
-// SCAN repeats itself.
+// List yields the locks that are held on the servers and whose names begin with prefix, each once
+// although SCAN repeats itself.
 func (l *Locks) List(prefix string, servers []Scan, yield func(locker.Info, error) bool) {
 	match := globs.Replace(l.KeyPrefix+prefix) + "*"
 	seen := make(map[string]struct{})
