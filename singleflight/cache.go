@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/golockers/locker/internal/lazyctx"
 )
 
 // Cache is what a [Loader] fills. It is shared by the fleet, such as a Redis or memcached server, and safe
@@ -54,7 +56,7 @@ func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err err
 		v, err = l.notRead(r, key, began, err)
 		return v, false, err
 	}
-	r.cancel()
+	r.end()
 	l.cacheBreaker.succeeded(key, began)
 	return v, ok, nil
 }
@@ -75,7 +77,7 @@ func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, er
 		v, err = l.notRead(r, key, began, err)
 		return v, false, err
 	}
-	r.cancel()
+	r.end()
 	l.cacheBreaker.succeeded(key, began)
 	if ok {
 		l.refresh(ctx, key)
@@ -84,8 +86,8 @@ func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, er
 }
 
 // notRead ends a request r to the cache that failed with err, and returns its error and no value.
-func (l *Loader[V]) notRead(r *deadlineContext, key string, began time.Time, err error) (zero V, _ error) {
-	defer r.cancel()
+func (l *Loader[V]) notRead(r *request, key string, began time.Time, err error) (zero V, _ error) {
+	defer r.end()
 	if r.Err() != nil && time.Since(began) < l.cacheBreaker.patience() {
 		return zero, err // it ended with its caller, soon after it began
 	}
@@ -101,8 +103,8 @@ func readError(err error) error { return fmt.Errorf("read the cache: %w", err) }
 // probeCache asks whether the cache answers again.
 func (l *Loader[V]) probeCache(ctx context.Context, key string) {
 	began := time.Now()
-	getCtx := withDeadline(context.WithoutCancel(ctx), began.Add(l.backendTimeout))
-	defer getCtx.cancel()
+	getCtx := lazyctx.WithoutCancel(ctx, began.Add(l.backendTimeout))
+	defer getCtx.Cancel()
 	if _, _, err := l.cache.Get(getCtx, key); err != nil {
 		if isNoAnswer(l.cacheBreaker.failed(getCtx, key, began, err)) {
 			return

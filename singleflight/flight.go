@@ -18,7 +18,7 @@ type flight[V any] struct {
 	key    string
 	first  context.Context // the first caller's
 	ending atomic.Pointer[ending]
-	asking atomic.Pointer[deadlineContext] // the latest request to a backend, of a Loader
+	asking atomic.Pointer[request] // the latest request to a backend, of a Loader
 
 	// Guarded by group.mu.
 	done      chan struct{} // closed when the flight has finished; nil as long as nothing waits for that

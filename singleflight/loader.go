@@ -176,13 +176,13 @@ func (l *Loader[V]) Forget(key string) {
 func (l *Loader[V]) check(key string) error {
 	switch {
 	case l == nil:
-		return errors.New("the Loader is nil")
+		return errors.New("nil Loader")
 	case l.locker == nil:
-		return errors.New("the Locker is nil")
+		return errors.New("nil Locker")
 	case l.cache == nil:
-		return errors.New("the Cache is nil")
+		return errors.New("nil Cache")
 	case l.source == nil:
-		return errors.New("the source is nil")
+		return errors.New("nil source")
 	case len(key) == 0 || len(key) > 1024:
 		return locker.ErrInvalidKey
 	}

@@ -472,10 +472,10 @@ func TestLoadMistakes(t *testing.T) {
 		p := newBackend().process()
 		source := p.slowly(0, "v")
 		for want, l := range map[string]*Loader[string]{
-			"the Loader is nil": nil,
-			"the Locker is nil": NewLoader(nil, p.cache(), source),
-			"the Cache is nil":  NewLoader(p.locker(), nil, source),
-			"the source is nil": NewLoader[string](p.locker(), p.cache(), nil),
+			"nil Loader": nil,
+			"nil Locker": NewLoader(nil, p.cache(), source),
+			"nil Cache":  NewLoader(p.locker(), nil, source),
+			"nil source": NewLoader[string](p.locker(), p.cache(), nil),
 		} {
 			v, err := l.Load(t.Context(), "k")
 			require.EqualError(t, err, `singleflight: load "k": `+want)

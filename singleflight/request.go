@@ -3,37 +3,47 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/lazyctx"
 )
 
-// request returns the context of a request to the backend of b that begins now. Its caller cancels it.
+// request is one request to a backend: its context, which end cancels when the request has returned.
+type request struct {
+	lazyctx.Context
+	backend  *breaker
+	returned atomic.Bool
+	watched  atomic.Bool // by gaveUp
+}
+
+// request returns a request to the backend of b that begins now.
 //
-// The deadline is the backend's timeout away, but no more than half of the time that the caller has left, and
+// Its deadline is the backend's timeout away, but no more than half of the time that the caller has left, and
 // not less than b's patience: should the backend hang, a caller with a deadline of a second is still in time
 // for the source's value.
-func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *deadlineContext {
-	patience := b.timeout
+func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *request {
+	limit := b.timeout
 	f, _ := ctx.(*flight[V])
 	caller := ctx
 	if f != nil {
 		caller = f.first
 	}
-	end, has := caller.Deadline()
-	if has {
-		patience = min(patience, max(end.Sub(now)/2, b.patience()))
+	if end, ok := caller.Deadline(); ok {
+		limit = min(limit, max(end.Sub(now)/2, b.patience()))
 	}
-	until := now.Add(patience)
-	if f == nil && has && end.Before(until) {
-		until = end
-	}
-	r := withDeadline(ctx, until)
-	r.asked = b
+	r := &request{backend: b}
+	r.Init(ctx, now.Add(limit))
 	if f != nil {
 		f.asking.Store(r)
 	}
 	return r
+}
+
+func (r *request) end() {
+	r.returned.Store(true)
+	r.Cancel()
 }
 
 // gaveUp is for a caller that has left the flight of key in g. If the flight is in a request that outlasts its own
@@ -50,12 +60,13 @@ func (l *Loader[V]) gaveUp(g *Group[V], key string) {
 		return
 	}
 	r := f.asking.Load()
-	if r == nil || r.isOver() || !r.guarded.CompareAndSwap(false, true) {
+	if r == nil || r.returned.Load() || !r.watched.CompareAndSwap(false, true) {
 		return
 	}
-	time.AfterFunc(time.Until(r.deadline)+r.asked.patience(), func() {
-		if !r.isOver() {
-			r.asked.trip(key, time.Now(), &noAnswerError{"not back after its deadline", context.DeadlineExceeded})
+	deadline, _ := r.Deadline()
+	time.AfterFunc(time.Until(deadline)+r.backend.patience(), func() {
+		if !r.returned.Load() {
+			r.backend.trip(key, time.Now(), &noAnswerError{"not back after its deadline", context.DeadlineExceeded})
 			f.close()
 		}
 	})
@@ -69,7 +80,7 @@ func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, err
 	}
 	began := time.Now()
 	tryCtx := l.request(ctx, began, &l.lockBreaker)
-	defer tryCtx.cancel()
+	defer tryCtx.end()
 	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL,
 		locker.WithKeepAlive(), locker.WithMaxHold(l.maxHold))
 	switch {
@@ -87,8 +98,8 @@ func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, err
 // probeLock asks the backend of the locks whether it is there again.
 func (l *Loader[V]) probeLock(ctx context.Context, key string) {
 	began := time.Now()
-	tryCtx := withDeadline(context.WithoutCancel(ctx), began.Add(l.backendTimeout))
-	defer tryCtx.cancel()
+	tryCtx := lazyctx.WithoutCancel(ctx, began.Add(l.backendTimeout))
+	defer tryCtx.Cancel()
 	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL)
 	if err != nil && !errors.Is(err, locker.ErrHeld) {
 		if isNoAnswer(l.lockBreaker.failed(tryCtx, key, began, err)) {

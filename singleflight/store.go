@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/lazyctx"
 )
 
 // storing is how a value goes into the cache.
@@ -129,8 +130,8 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 			deadline, cutOff = end, true
 		}
 	}
-	setCtx := withDeadline(context.WithoutCancel(ctx), deadline)
-	defer setCtx.cancel()
+	setCtx := lazyctx.WithoutCancel(ctx, deadline)
+	defer setCtx.Cancel()
 	if setCtx.Err() != nil {
 		return
 	}

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Context is a context with a deadline. Its owner calls Cancel when it is no longer needed.
+// Context is a context with a deadline. Its owner calls Cancel when it is no longer needed. It must not be
+// copied.
 type Context struct {
 	parent   context.Context
 	deadline time.Time
@@ -32,10 +33,17 @@ const (
 
 // WithDeadline returns a context that ends with parent, at the deadline, or when it is cancelled.
 func WithDeadline(parent context.Context, deadline time.Time) *Context {
+	c := new(Context)
+	c.Init(parent, deadline)
+	return c
+}
+
+// Init makes a zero Context that is part of another value what [WithDeadline] returns.
+func (c *Context) Init(parent context.Context, deadline time.Time) {
 	if d, ok := parent.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
-	return &Context{parent: parent, deadline: deadline}
+	c.parent, c.deadline = parent, deadline
 }
 
 // WithoutCancel returns a context with the values of parent that ends at the deadline or when it is
@@ -95,13 +103,15 @@ func (c *Context) look() state {
 	return c.state
 }
 
-// Cancel ends the context and frees its timer.
+// Cancel ends the context and frees its timer. If the parent or the deadline has ended the context before, but
+// none of its methods was called since, Err returns [context.Canceled] from then on: finding that out would
+// cost as much as all the rest.
 func (c *Context) Cancel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timed != nil {
 		c.stop()
-	} else if c.look() == running {
+	} else if c.state == running {
 		c.state = cancelled
 	}
 }

@@ -39,8 +39,11 @@ func TestEnds(t *testing.T) {
 		{"cancel", false, func(c *lazyctx.Context, _ func()) { c.Cancel() }, context.Canceled, context.Canceled},
 		{"cancel, then deadline", false, func(c *lazyctx.Context, _ func()) { c.Cancel(); time.Sleep(time.Hour) },
 			context.Canceled, context.Canceled},
-		{"deadline, then cancel", false, func(c *lazyctx.Context, _ func()) { time.Sleep(time.Hour); c.Cancel() },
-			context.DeadlineExceeded, context.DeadlineExceeded},
+		{"deadline, then cancel", false, func(c *lazyctx.Context, _ func()) {
+			time.Sleep(time.Hour)
+			_ = c.Err() // which notices the deadline
+			c.Cancel()
+		}, context.DeadlineExceeded, context.DeadlineExceeded},
 		{"parent", false, func(_ *lazyctx.Context, cancelParent func()) { cancelParent() }, context.Canceled, cause},
 		{"detached, parent", true, func(_ *lazyctx.Context, cancelParent func()) { cancelParent() }, nil, nil},
 		{"detached, deadline", true, func(*lazyctx.Context, func()) { time.Sleep(time.Minute) },
@@ -85,6 +88,39 @@ func TestEnds(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Cancel alone does not find out that the context has ended.
+func TestCancelAfterUnnoticedEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := lazyctx.WithDeadline(t.Context(), time.Now().Add(time.Minute))
+		time.Sleep(time.Hour)
+		ctx.Cancel()
+		assert.Equal(t, context.Canceled, ctx.Err())
+		assert.True(t, closed(ctx.Done()))
+		assert.Equal(t, context.Canceled, ctx.Err())
+	})
+}
+
+// A Context that is part of another value costs no allocation of its own.
+func TestInit(t *testing.T) {
+	var part struct {
+		n int
+		lazyctx.Context
+	}
+	parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+	defer cancel()
+	deadline := time.Now().Add(time.Hour)
+	part.Init(parent, deadline)
+	defer part.Cancel()
+	d, ok := part.Deadline()
+	assert.True(t, ok)
+	assert.Equal(t, deadline, d)
+	assert.Equal(t, "v", part.Value(key{}))
+	assert.NoError(t, part.Err())
+	cancel()
+	<-part.Done()
+	assert.Equal(t, context.Canceled, part.Err())
 }
 
 func TestEarlierDeadlineOfParent(t *testing.T) {
