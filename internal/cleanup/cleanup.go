@@ -54,25 +54,45 @@ func Start(ctx context.Context, owner any, window time.Duration, attempt func(co
 	return true
 }
 
-// running counts the cleanups under way. It has an entry for an owner only while there are any.
+// Wait returns when no cleanup of owner is running, or with ctx's error when ctx ends before that.
+func Wait(ctx context.Context, owner any) error {
+	select {
+	case <-running.idle(identity(owner)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// running counts the running cleanups. It has an entry for an owner only while there are any.
 var running counts
 
 type counts struct {
 	mu    sync.Mutex
-	of    map[any]int
+	of    map[any]*count
 	total int
+}
+
+type count struct {
+	n    int
+	idle chan struct{} // closed when n is 0 again; nil as long as nothing waits for that
 }
 
 func (c *counts) enter(id any) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.total >= MaxTotal || c.of[id] >= MaxPerOwner {
+	own := c.of[id]
+	if c.total >= MaxTotal || own != nil && own.n >= MaxPerOwner {
 		return false
 	}
-	if c.of == nil {
-		c.of = make(map[any]int)
+	if own == nil {
+		own = new(count)
+		if c.of == nil {
+			c.of = make(map[any]*count)
+		}
+		c.of[id] = own
 	}
-	c.of[id]++
+	own.n++
 	c.total++
 	return true
 }
@@ -81,10 +101,31 @@ func (c *counts) leave(id any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--
-	if c.of[id]--; c.of[id] == 0 {
-		delete(c.of, id)
+	own := c.of[id]
+	if own.n--; own.n > 0 {
+		return
+	}
+	delete(c.of, id)
+	if own.idle != nil {
+		close(own.idle)
 	}
 }
+
+// idle returns a channel that is closed when id has no cleanups.
+func (c *counts) idle(id any) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.of[id]
+	if own == nil {
+		return closedChannel
+	}
+	if own.idle == nil {
+		own.idle = make(chan struct{})
+	}
+	return own.idle
+}
+
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Part is an owner that is part of another one, which its cleanups count for.
 type Part interface{ CleanupOwner() any }

@@ -21,6 +21,7 @@ func hang(ctx context.Context) bool {
 
 // fill starts cleanups until one is refused, and returns how many there are.
 func fill(t *testing.T, owner any) int {
+	t.Helper()
 	for n := 0; ; n++ {
 		require.LessOrEqual(t, n, cleanup.MaxTotal, "without a bound")
 		if !cleanup.Start(t.Context(), owner, time.Minute, hang) {
@@ -30,6 +31,7 @@ func fill(t *testing.T, owner any) int {
 }
 
 func requireEmpty(t *testing.T) {
+	t.Helper()
 	total, owners := cleanup.Running()
 	require.Zero(t, total)
 	require.Zero(t, owners, "an owner is kept")
@@ -119,6 +121,36 @@ func TestTotalBound(t *testing.T) {
 		}
 		assert.Equal(t, cleanup.MaxTotal, n)
 		time.Sleep(time.Minute)
+		requireEmpty(t)
+	})
+}
+
+// Wait waits for the cleanups of its owner alone, and no longer than its context allows.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		require.NoError(t, cleanup.Wait(t.Context(), "idle"))
+		start := time.Now()
+		for _, window := range []time.Duration{time.Second, 2 * time.Second} {
+			require.True(t, cleanup.Start(t.Context(), "owner", window, hang))
+		}
+		require.True(t, cleanup.Start(t.Context(), "other", time.Hour, hang))
+		require.NoError(t, cleanup.Wait(t.Context(), "idle"))
+		require.Zero(t, time.Since(start))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		require.Equal(t, context.DeadlineExceeded, cleanup.Wait(ctx, "owner"))
+		require.Equal(t, 1500*time.Millisecond, time.Since(start))
+		waiters := make(chan error)
+		for range 2 {
+			go func() { waiters <- cleanup.Wait(t.Context(), "owner") }()
+		}
+		for range 2 {
+			require.NoError(t, <-waiters)
+		}
+		require.Equal(t, 2*time.Second, time.Since(start))
+		require.NoError(t, cleanup.Wait(t.Context(), "other"))
+		require.Equal(t, cleanup.Window, time.Since(start))
 		requireEmpty(t)
 	})
 }

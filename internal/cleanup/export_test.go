@@ -1,6 +1,6 @@
 package cleanup
 
-// Running returns how many cleanups are under way, and of how many owners.
+// Running returns how many cleanups are running, and of how many owners.
 func Running() (total, owners int) {
 	running.mu.Lock()
 	defer running.mu.Unlock()
