@@ -170,4 +170,7 @@ var (
 
 	// ErrInvalidToken means that a token is empty or longer than 1,024 bytes.
 	ErrInvalidToken = errors.New("invalid token")
+
+	// ErrClosed means that a Loader of package singleflight was used after its Close.
+	ErrClosed = errors.New("the Loader is closed")
 )

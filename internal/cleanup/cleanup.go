@@ -56,12 +56,17 @@ func Start(ctx context.Context, owner any, window time.Duration, attempt func(co
 
 // Wait returns when no cleanup of owner is running, or with ctx's error when ctx ends before that.
 func Wait(ctx context.Context, owner any) error {
+	idle := running.idle(identity(owner))
 	select {
-	case <-running.idle(identity(owner)):
-		return nil
+	case <-idle:
 	case <-ctx.Done():
-		return ctx.Err()
+		select {
+		case <-idle:
+		default:
+			return ctx.Err()
+		}
 	}
+	return nil
 }
 
 // running counts the running cleanups. It has an entry for an owner only while there are any.
