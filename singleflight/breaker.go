@@ -10,40 +10,40 @@ import (
 	"time"
 )
 
-// breaker decides whether a backend is asked, the one of the locks or the one of the cache, so that callers do
-// not each find out by a timeout that it is down.
+// breaker decides whether a backend, that of the locks or that of the cache, is asked, so that callers do not each
+// find out by a timeout that it is down.
 //
-// Its evidence is what becomes of requests. A request that got no answer trips it: one that ended with its
-// context, took a quarter of the timeout, or failed with a network error. It trips for all keys if the
-// backend has not answered any request for a quarter of the timeout, and otherwise for the request's key
-// alone, since the key may be on a server of its own. An error that is an answer, such as that of an
-// entry which cannot be decoded, does not trip it.
+// Its evidence is the outcome of requests. A request without an answer trips it: one that ended with its
+// context, took a quarter of the timeout and failed, or failed with a network error. It trips for all keys if
+// the backend has answered no request for a quarter of the timeout, and otherwise for the request's key
+// alone, which may be on a server of its own. An error that is an answer, such as that of an entry
+// which cannot be decoded, does not trip it.
 //
-// Once tripped the backend is left alone for a pause. After that a probe in the background asks it again, and
-// the callers go on without it until it has answered: no caller waits for a backend that is known to be down.
-// A probe needs a caller to start it. If there was none for a long time, the callers ask the backend again.
+// Once the breaker has tripped, the backend is left alone for a pause. After that a probe in the background asks it
+// again, and the callers go on without it until it has answered: no caller waits for a backend that is known to be
+// down. A caller starts the probe. If none did for a long time, the callers ask the backend themselves.
 type breaker struct {
 	timeout, pause time.Duration
 
 	answered atomic.Int64 // when the last request that was answered began, as an instant; 0: none was
-	all      mark         // until when all keys are left alone; after that a probe is due
+	all      mark         // the instant until which all keys are left alone; after that a probe is due
 	keys     marks        // the same for each key
 	cause    atomic.Pointer[error]
 	probes   atomic.Int32 // in progress
 }
 
 const (
-	// maxProbes is how many probes run beside each other: more than one only if one does not return in time. One
-	// that has not returned after probeTimeouts is not counted any more: the backend may be back without it.
+	// maxProbes is how many probes run at a time: more than one only if one does not return in time. A probe that
+	// has not returned after probeTimeouts no longer counts: the backend may be back without it.
 	maxProbes     = 4
 	probeTimeouts = 30
 
-	// forgetPauses is how many times its pause and timeout a backend is left alone without a probe, which needs
-	// a caller. What was known of it then is too old to go by.
+	// forgetPauses is for how many times its pause and timeout a backend is left alone if no caller starts a
+	// probe. What is known of the backend is then too old to rely on.
 	forgetPauses = 10
 )
 
-// allows reports whether the backend is to be asked for key. If not, the caller calls skip instead.
+// allows reports whether the backend may be asked for key. If not, the caller calls skip instead.
 func (b *breaker) allows(key string) bool {
 	if b.isShut(&b.all) {
 		return false
@@ -58,7 +58,7 @@ func (b *breaker) isShut(m *mark) bool {
 	return until != 0 && instant(time.Now())-until < int64(forgetPauses*(b.pause+b.timeout))
 }
 
-// skip returns the error of a backend that is not asked. If a probe is due, it starts one.
+// skip returns the error of a request that is not made. If a probe is due, it starts one.
 func (b *breaker) skip(key string, probe func()) error {
 	m := &b.all
 	if !b.isShut(m) {
@@ -79,7 +79,7 @@ func (b *breaker) skip(key string, probe func()) error {
 	return &noAnswerError{"not asked so soon after it failed", err}
 }
 
-// claimProbe reports whether a probe of what m marks is due, and is the caller's to make.
+// claimProbe reports whether a probe of what m marks is due and the caller must make it.
 func (b *breaker) claimProbe(m *mark) bool {
 	now, until := time.Now(), m.Load()
 	if until == 0 || instant(now) < until || !m.CompareAndSwap(until, instant(now.Add(b.timeout+b.pause))) {
@@ -92,7 +92,7 @@ func (b *breaker) claimProbe(m *mark) bool {
 	return true
 }
 
-// succeeded notes an answer for key to a request that began then.
+// succeeded notes that a request for key that began at that time was answered.
 func (b *breaker) succeeded(key string, began time.Time) {
 	b.heard(began)
 	if b.all.Load() != 0 {
@@ -101,8 +101,8 @@ func (b *breaker) succeeded(key string, began time.Time) {
 	b.keys.clear(key)
 }
 
-// failed notes the error of a request for key that began then, with context ctx, and returns it, as a
-// noAnswerError if there was no answer. The request must not have ended because its caller did.
+// failed notes the error of a request for key that began at that time, with context ctx, and returns it, as a
+// noAnswerError if there was no answer. It is not for a request that ended because its caller left.
 func (b *breaker) failed(ctx context.Context, key string, began time.Time, err error) error {
 	now := time.Now()
 	took := now.Sub(began)
@@ -131,7 +131,7 @@ func (b *breaker) trip(key string, now time.Time, err error) {
 	}
 }
 
-// heard notes an answer. It writes rarely, since every hit comes here.
+// heard notes an answer. Every hit calls it, so it writes at most once a millisecond.
 func (b *breaker) heard(began time.Time) {
 	last, t := b.answered.Load(), instant(began)
 	if last == 0 || t-last > int64(time.Millisecond) {
@@ -144,7 +144,7 @@ func (b *breaker) patience() time.Duration { return b.timeout / 4 }
 
 // noAnswerError is the error of a backend that did not answer, or was not asked at all.
 type noAnswerError struct {
-	why string // empty where err says it
+	why string // empty if err is clear enough
 	err error
 }
 

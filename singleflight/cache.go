@@ -11,20 +11,20 @@ import (
 // Cache is what a [Loader] fills. It is shared by the fleet, such as a Redis or memcached server, and safe
 // for concurrent use. It decides how long a value lasts.
 //
-// The contexts that it is given end after [WithBackendTimeout] at the latest, or sooner if the callers have
+// The contexts of its methods end after [WithBackendTimeout] at the latest, or sooner if the callers have
 // little time. A method should return when its context has ended. If one does not, callers still
-// return when their own contexts end, and others are then served without the cache.
+// return when their own contexts end, and later ones are served without the cache.
 type Cache[V any] interface {
-	// Get returns the value of key. ok is false if there is none that may be used, which is not an error.
+	// Get returns the value of key. ok is false if there is none that may be used, which is no error.
 	Get(ctx context.Context, key string) (v V, ok bool, err error)
 
-	// Set stores the value of key, replacing any other. Its error costs the fleet further loads but does not
-	// reach a caller: if the errors matter, the Cache has to report them.
+	// Set stores the value of key, replacing any other. Its error costs the fleet further loads but reaches
+	// no caller, only the observer of WithLoadObserver.
 	Set(ctx context.Context, key string, v V) error
 }
 
-// Adder is a [Cache] that can store a value only if there is none. The Loader does that with a value loaded
-// without the lock, or after losing it, when another process may have stored a newer one.
+// Adder is a [Cache] that can store a value only if there is none. The Loader does that with a value that was
+// loaded without the lock, or whose lock was lost, since another process may have stored a newer one.
 type Adder[V any] interface {
 	// Add stores the value of key if Get would find none, as one atomic step, and reports whether it did.
 	Add(ctx context.Context, key string, v V) (added bool, err error)
@@ -34,18 +34,22 @@ type Adder[V any] interface {
 // Loader returns such a value immediately, and one process of the fleet refreshes it in the
 // background, see [WithMaxRefreshes].
 //
-// A refresh's error reaches no caller; the next miss starts another refresh. If the source panics
-// during a refresh, the program ends, as it does for any goroutine.
+// A refresh's error reaches no caller, only the observer of [WithLoadObserver]; the next miss starts
+// another refresh. If the source panics during a refresh, the program ends, as it does for any goroutine.
 type StaleCache[V any] interface {
 	// Stale returns the last value of key, after Get has found none. ok is false if there is none that may
 	// be used while it is refreshed.
 	Stale(ctx context.Context, key string) (v V, ok bool, err error)
 }
 
-// read reads the cache. After an error ok is false. It is most of a hit, which runs on a new
-// goroutine: it must not be called so deep there that the stack has to grow, which would cost more
-// than all the rest.
+// read reads the cache, unless the value of key is outdated. After an error ok is false.
+//
+// It is most of a hit, which runs on a new goroutine. It must not be called so deep there that the
+// stack has to grow, which would cost more than all the rest.
 func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err error) {
+	if l.outdated.has(key) {
+		return v, false, nil
+	}
 	if !l.cacheBreaker.allows(key) {
 		return v, false, l.skipCache(ctx, key)
 	}
@@ -61,10 +65,10 @@ func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err err
 	return v, ok, nil
 }
 
-// readStale returns the value of key that read does not return any more, if there is one, and starts a refresh.
+// readStale returns the value of key that read no longer returns, if there is one, and starts a refresh.
 func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, err error) {
 	s, isStaleCache := l.cache.(StaleCache[V])
-	if !isStaleCache {
+	if !isStaleCache || l.outdated.has(key) {
 		return v, false, nil
 	}
 	if !l.cacheBreaker.allows(key) {
@@ -89,7 +93,7 @@ func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, er
 func (l *Loader[V]) notRead(r *request, key string, began time.Time, err error) (zero V, _ error) {
 	defer r.end()
 	if r.Err() != nil && time.Since(began) < l.cacheBreaker.patience() {
-		return zero, err // it ended with its caller, soon after it began
+		return zero, err // it ended because its caller left, soon after it began
 	}
 	return zero, readError(l.cacheBreaker.failed(r, key, began, err))
 }
@@ -100,7 +104,7 @@ func (l *Loader[V]) skipCache(ctx context.Context, key string) error {
 
 func readError(err error) error { return fmt.Errorf("read the cache: %w", err) }
 
-// probeCache asks whether the cache answers again.
+// probeCache finds out whether the cache answers again.
 func (l *Loader[V]) probeCache(ctx context.Context, key string) {
 	began := time.Now()
 	getCtx := lazyctx.WithoutCancel(ctx, began.Add(l.backendTimeout))

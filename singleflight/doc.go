@@ -12,7 +12,8 @@
 //	user, err := users.Load(ctx, "user/42")
 //
 // The cache is anything with a Get and a Set, see [Cache]. A backend that is down costs coordination, not
-// availability: values are then loaded without it, unless [WithFailClosed] is used.
+// availability: values are then loaded without it, unless [WithFailClosed] is used. Call [Loader.Close]
+// before the process ends, so that it leaves no lock behind.
 //
 // # Which to use
 //
@@ -21,12 +22,40 @@
 // the work itself, one at a time: [locker.Do], with package cohort around the backend's Locker if
 // many goroutines want the lock.
 //
+// # Invalidation
+//
+// A Loader does not know when the source changes. Make changes with [Loader.Update], which holds the key's lock
+// while it makes the change and deletes the old value from the cache. If all writers do that, this holds once
+// Update has returned without an error, apart from the exceptions below:
+//
+//   - In this process no Load that begins later returns the old value.
+//   - No load that holds the key's lock stores the old value, in any process. Update waits for those in
+//     progress, the refreshes of stale values included, and deletes what they have stored.
+//   - In another process a Load that begins later may still return the old value if it joins a Load
+//     that began to read the cache before the deletion. That ends with the read, which lasts for one
+//     [WithBackendTimeout] at most.
+//
+// The lock cannot order loads that do not hold it. In another process, such a load may read the source before
+// the change and store the value after the deletion. These are loads
+//
+//   - while the backend of the locks or of the cache does not answer that process, and for
+//     [WithOutagePause] after the cache refused a value. With [WithFailClosed] a backend that does not
+//     answer is an error instead;
+//   - of a process that has waited for [WithMaxWait], or has seen two locks released without a value, and then
+//     calls the source itself;
+//   - that have lost their lock because the process was stopped for longer than [WithLockTTL], or because
+//     the source took longer than [WithMaxHold]. They store only with an [Adder], and only if there is
+//     no value, which is the case after a deletion;
+//   - whose store was not answered within the backend timeout, and reaches the cache later.
+//
+// So give the values a lifetime as well: it bounds how long an old value lasts in these cases.
+//
+// A change that is made without Update, followed by [Loader.Forget] and a deletion, reaches this process alone: a
+// load in progress in another one stores what it read before the change.
+//
 // # Limits
 //
 // There is one load in the fleet as long as the lock holds: package [locker] describes what that
 // depends on. A process that is stopped while loading, for longer than the lock lasts, may have
-// been overtaken by another when it goes on; it then stores its value only if there is none.
-//
-// A Loader does not know when the source changes. A load that began before the change may store the value
-// from before it; see [Loader.Forget].
+// been overtaken by another when it goes on. It then stores its value only if there is none.
 package singleflight

@@ -39,7 +39,7 @@ func ExampleGroup_Do() {
 	// patient: all is well <nil>
 }
 
-// After the thing behind a key has changed, Forget keeps later callers from a result that is older.
+// After a change, Forget keeps later callers from a result that is older.
 func ExampleGroup_Forget() {
 	var group singleflight.Group[int]
 	ctx := context.Background()

@@ -10,8 +10,8 @@ import (
 
 // flight is one call of fn. It is also the context that fn gets, see flight_context.go.
 //
-// It is open from its creation until it finishes, is closed, or is abandoned: in that time its key's entry
-// names it, and callers join it. An abandoned flight whose fn runs is named there as unwinding, until fn
+// It is open from its creation until it finishes, is closed, or is abandoned: during that time its key's
+// entry refers to it, and callers join it. The entry refers to an abandoned flight as unwinding, until fn
 // returns or the next flight begins.
 type flight[V any] struct {
 	group  *Group[V]
@@ -22,13 +22,13 @@ type flight[V any] struct {
 
 	// Guarded by group.mu.
 	done      chan struct{} // closed when the flight has finished; nil as long as nothing waits for that
-	before    *flight[V]    // abandoned, and given until unwindTime after that to return before this one calls fn
-	abandoned int64         // the instant when this one was
+	before    *flight[V]    // an abandoned flight, for which this one waits before it calls fn, see unwindTime
+	abandoned int64         // the instant at which this flight was abandoned
 	callers   int32         // waiting for the result
-	place     place         // the field of its key's entry that names it
+	place     place         // the field of its key's entry that refers to it
 	detached  bool          // goes on, and stays open, without callers
-	begun     bool          // fn was or is about to be called
-	finished  bool          // the result is there and does not change
+	begun     bool          // fn was called, or is about to be
+	finished  bool          // the result is final
 
 	canEnd bool // whether the first caller can leave; if not, fn's context cannot end either
 
@@ -55,21 +55,21 @@ const (
 	exited
 )
 
-// run calls fn and finishes the flight. here reports whether it runs on the goroutine of the first caller.
+// run calls fn and finishes the flight. here reports whether run is on the goroutine of the first caller.
 func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 	normal := false
 	defer func() {
 		if normal {
 			return
 		}
-		// Goexit is what recover does not see.
+		// If recover finds nothing, it is Goexit.
 		f.how, f.err = exited, &exitError{f.key}
 		r := recover()
 		if r != nil {
 			f.how, f.err = panicked, &PanicError{Value: r, Stack: debug.Stack(), key: f.key}
 		}
-		told := f.finish()
-		if r != nil && (here || told == 0) {
+		callers := f.finish()
+		if r != nil && (here || callers == 0) {
 			panic(r)
 		}
 	}()
@@ -82,8 +82,8 @@ func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 	f.finish()
 }
 
-// begin waits a moment for the abandoned flight before this one. It is false if this one was abandoned in the
-// meantime: then fn is not called.
+// begin waits a moment for the abandoned flight before this one. It reports false if this flight was abandoned
+// meanwhile: then fn is not called.
 func (f *flight[V]) begin() bool {
 	if rest := unwindTime - time.Duration(instant(time.Now())-f.before.abandoned); rest > 0 {
 		timer := time.NewTimer(rest)
@@ -100,7 +100,7 @@ func (f *flight[V]) begin() bool {
 	if f.callers == 0 && !f.detached {
 		return false
 	}
-	// From here on this is the flight to wait for, should it be abandoned.
+	// From now on this is the flight to wait for if it is abandoned.
 	if f.place == open {
 		if e := g.keys.get(f.key); e.unwinding != nil {
 			e.unwinding.place = nowhere
@@ -111,7 +111,7 @@ func (f *flight[V]) begin() bool {
 	return true
 }
 
-// finish makes the result visible, after the flight has ceased to be found. It returns how many callers get it.
+// finish makes the result visible, after the flight can no longer be found. It returns how many callers get it.
 func (f *flight[V]) finish() int32 {
 	g := f.group
 	g.mu.Lock()
@@ -162,7 +162,7 @@ func (f *flight[V]) wait(ctx context.Context, first bool) (v V, shared bool, err
 	return f.v, f.shared, f.err
 }
 
-// leave takes one caller off the flight. It is false if the flight has finished: the result is there.
+// leave takes one caller off the flight. It reports false if the flight has finished: then the result is there.
 func (f *flight[V]) leave() bool {
 	f.group.mu.Lock()
 	if f.finished {
@@ -174,15 +174,15 @@ func (f *flight[V]) leave() bool {
 	return true
 }
 
-// attach makes the flight end with its last caller, as a flight of Do does: at once if it has none.
+// attach makes the flight end with its last caller, as a flight of Do does, and at once if it has none.
 func (f *flight[V]) attach() {
 	f.group.mu.Lock()
 	f.detached = false
 	f.abandonAndUnlock()
 }
 
-// detach lets the flight go on, and take callers, when its last caller has left. It is false, and changes
-// nothing, if that has happened already.
+// detach lets the flight go on, and take callers, when its last caller has left. It reports false, and changes
+// nothing, if an attached flight has none any more.
 func (f *flight[V]) detach() bool {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -192,6 +192,9 @@ func (f *flight[V]) detach() bool {
 	return f.detached
 }
 
+// cancel ends fn's context, whether or not callers wait.
+func (f *flight[V]) cancel() { f.end().cancel() }
+
 // close makes the flight take no more callers and end with the last that it has.
 func (f *flight[V]) close() {
 	f.group.mu.Lock()
@@ -200,8 +203,8 @@ func (f *flight[V]) close() {
 	f.abandonAndUnlock()
 }
 
-// abandonAndUnlock ends fn's context if no caller waits for the flight, and lets go of group.mu, which its
-// caller holds.
+// abandonAndUnlock ends fn's context if no caller waits for the flight. It unlocks group.mu, which its caller
+// holds.
 func (f *flight[V]) abandonAndUnlock() {
 	g := f.group
 	abandoned := f.callers == 0 && !f.detached && !f.finished

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// A flight is the context of its fn: it has the values of the first caller's, no deadline, and ends when the
-// flight is abandoned. What makes it end is created on first use, so that a call whose fn does not look is
-// cheap. It does not end when fn returns: what fn returned may go on using it.
+// A flight is the context of its fn: it has the values of the first caller's context, no deadline, and ends when
+// the flight is abandoned. The part that makes it end is created on first use, so a call whose fn does not
+// look at it is cheap. It does not end when fn returns, since what fn returned may go on using it.
 //
-// Its Value returns the flight itself for its Group as a key, which is how Group.within finds it.
+// Its Value returns the flight itself for its Group as the key, which is how Group.within finds it.
 
-// ending is what a flight that can end delegates to: a context of package context, to which derived contexts
-// attach themselves without a goroutine.
+// ending is the context that a flight which can end delegates to. It is one of package context, so that derived
+// contexts need no goroutine.
 type ending struct {
 	context.Context
 	cancel context.CancelFunc
 }
 
-// end returns the flight's ending, and makes it if there is none yet.
+// end returns the flight's ending, which it creates if there is none yet.
 func (f *flight[V]) end() *ending {
 	if e := f.ending.Load(); e != nil {
 		return e
@@ -53,17 +53,17 @@ func (f *flight[V]) Value(key any) any {
 	case key == any(f.group):
 		return f
 	case f.canEnd:
-		// This is how package context looks for the nearest context that can end, which must not be
-		// the first caller's.
+		// Package context finds the nearest context that can end in this way. That must not be the
+		// first caller's.
 		return f.end().Value(key)
 	}
 	return f.first.Value(key)
 }
 
-// String keeps package fmt, which contexts are sometimes passed to, from reading the fields.
+// String keeps package fmt from reading the fields: contexts are sometimes printed.
 func (f *flight[V]) String() string { return "singleflight " + strconv.Quote(f.key) }
 
-// inherited is what a flight's context has of the first caller's: the values alone.
+// inherited is the part of the first caller's context that a flight's context has: the values alone.
 type inherited[V any] flight[V]
 
 func (c *inherited[V]) Deadline() (deadline time.Time, ok bool) { return }

@@ -35,7 +35,7 @@ func TestContextOfFn(t *testing.T) {
 			assert.Equal(t, "first", ctx.Value(valueKey{}))
 			assert.Contains(t, fmt.Sprint(ctx), `singleflight "k"`)
 
-			// What is derived from it needs no goroutine, and ends on its own.
+			// A derived context needs no goroutine, and ends on its own.
 			derived, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			<-derived.Done()
@@ -61,7 +61,7 @@ func TestContextOfFn(t *testing.T) {
 	})
 }
 
-// The first caller's cancellation is not fn's, whatever is asked of fn's context first.
+// The first caller's cancellation does not reach fn's context, whichever of its methods is called first.
 func TestContextOfFnIsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, ask := range []func(ctx context.Context){

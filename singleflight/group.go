@@ -7,18 +7,18 @@ import (
 )
 
 // Group coalesces concurrent calls with the same key in this process: the first caller's function runs, and
-// the others wait for what it returns. The zero value is ready. A Group must not be copied after first use.
-// It keeps nothing for a key once no function for it is running.
+// the others wait for its result. The zero value is ready. A Group must not be copied after first use. It
+// keeps nothing for a key for which no function is running.
 type Group[V any] struct {
 	mu   sync.Mutex
-	keys table[entry[V]]
+	keys table[string, entry[V]]
 }
 
-// entry is what a Group keeps for a key: the flight in each of these places, if any. While a flight is open that
-// has begun, none is unwinding.
+// entry is what a Group keeps for a key: the flight in each of these places, if any. While an open flight has
+// begun, none is unwinding.
 type entry[V any] struct {
 	open      *flight[V] // takes callers
-	unwinding *flight[V] // abandoned while its fn ran, and not seen to return: the next flight waits a moment for it
+	unwinding *flight[V] // abandoned while its fn ran, which has not returned: the next flight waits a moment for it
 }
 
 // unwindTime is how long after a flight was abandoned the next one waits for it to return.
@@ -54,8 +54,8 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 	return g.call(ctx, key, false, fn)
 }
 
-// call is Do. If detached is true, the flight begins detached, see [flight.detach]. The context that fn gets is
-// the flight itself.
+// call is Do. If detached is true, the flight begins detached, see [flight.detach]. fn's context is the flight
+// itself.
 func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(context.Context) (V, error)) (
 	v V, shared bool, err error) {
 	if err := ctx.Err(); err != nil {
@@ -76,7 +76,7 @@ func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(
 			f.done = make(chan struct{})
 		}
 		g.mu.Unlock()
-		if !canEnd { // the short way back: there may be a thousand callers
+		if !canEnd { // a shorter path, since a thousand callers may take it
 			<-f.done
 			return f.v, f.shared, f.err
 		}
@@ -115,6 +115,17 @@ func (g *Group[V]) Forget(key string) {
 	if e.open != nil {
 		e.open.close()
 	}
+}
+
+// checkWithin returns an error if ctx is that of a function which runs for key.
+func (g *Group[V]) checkWithin(ctx context.Context, key string) error {
+	f := g.within(ctx, key)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f != nil && !f.finished {
+		return &reentryError{key}
+	}
+	return nil
 }
 
 // within returns the flight for key whose fn was given ctx or an ancestor of it, if there is one. It calls

@@ -23,7 +23,7 @@ type callEnd struct {
 	panicked any
 }
 
-// goDoEnd calls Do on a goroutine of its own and says how it ended, Goexit included.
+// goDoEnd calls Do on a goroutine of its own and reports how it ended, Goexit included.
 func goDoEnd(ctx context.Context, g *Group[int], key string, fn func(context.Context) (int, error)) <-chan callEnd {
 	c := make(chan callEnd, 1)
 	go func() {
@@ -163,7 +163,7 @@ func TestGoexitWithNoCallerLeft(t *testing.T) {
 	})
 }
 
-// The first caller tells its own fn's panic from a panic of a flight that fn itself waited for.
+// The first caller distinguishes a panic of its own fn from one of a flight that fn waited for.
 func TestPanicErrorReturnedByFn(t *testing.T) {
 	contexts(t, func(t *testing.T, ctx context.Context) {
 		var g Group[int]

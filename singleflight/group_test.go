@@ -262,7 +262,7 @@ func TestAbandonedTakesNoJoiners(t *testing.T) {
 }
 
 // A flight that is abandoned while it waits for an abandoned one never calls its fn, and the next one waits
-// for the one that is under way.
+// for the one that is still running.
 func TestAbandonedBeforeItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Group[int]
@@ -343,7 +343,7 @@ func TestAbandonedReturnsLate(t *testing.T) {
 	})
 }
 
-// No live caller gets a context error: whoever gets one has a context that ended.
+// A caller whose context has not ended gets no context error.
 func TestContextErrorsAreOnesOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Group[int]

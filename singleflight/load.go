@@ -8,27 +8,25 @@ import (
 	"github.com/golockers/locker"
 )
 
-// errReadAlone is the error of a flight that may not share what it would read, or has read, a moment after a
-// Forget: it may be older than the deletion, and some of the callers younger. Each of them then reads for itself.
+// errReadAlone is the error of a flight that may not share what it has read, or would read, a moment after a
+// Forget: the read may be older than the deletion, and some of the callers younger. Each then reads for itself.
 var errReadAlone = errors.New("singleflight: the key was forgotten a moment ago")
 
 // errNotThere is the error of readAlone if there is no value.
 var errNotThere = errors.New("singleflight: not in the cache")
 
-// load is what the first caller in this process does for all. alone reports whether the callers have looked
-// into the cache themselves, each after it called Load.
+// load is what the first caller in this process does for all. alone reports whether the callers have read the
+// cache themselves, each after it called Load.
 func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err error) {
 	if v, ok := l.beingStored(key); ok {
+		l.note(ctx, LoadJoined, nil)
 		return v, nil
 	}
 	if !alone {
 		if l.forgotten.has(key) {
 			return v, errReadAlone
 		}
-		v, ok, err := l.read(ctx, key)
-		if !ok && err == nil {
-			v, ok, err = l.readStale(ctx, key)
-		}
+		v, ok, err := l.readOrStale(ctx, key)
 		if ok {
 			return v, nil
 		}
@@ -36,9 +34,14 @@ func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err 
 			return l.loadWithoutCache(ctx, key, err)
 		}
 	}
+	e, _ := ctx.(ender)
+	if !l.lifetime.begin(e) {
+		return v, loadError(key, locker.ErrClosed)
+	}
+	defer l.lifetime.end(e)
 	if l.unstored.has(key) {
-		// Others could not see what the holder of the lock loads.
-		return l.callSource(ctx, key, nil, addIfPossible)
+		// Others would wait in vain for a value that the cache does not take.
+		return l.callSource(ctx, key, nil, addIfPossible, errUnstored)
 	}
 	lease, err := l.tryLock(ctx, key)
 	if errors.Is(err, locker.ErrHeld) {
@@ -51,10 +54,7 @@ func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err 
 func (l *Loader[V]) readAlone(ctx context.Context, key string) (V, error) {
 	var g Group[V]
 	v, _, err := g.call(ctx, key, false, func(ctx context.Context) (V, error) {
-		v, ok, err := l.read(ctx, key)
-		if !ok && err == nil {
-			v, ok, err = l.readStale(ctx, key)
-		}
+		v, ok, err := l.readOrStale(ctx, key)
 		if !ok && err == nil {
 			err = errNotThere
 		}
@@ -66,7 +66,23 @@ func (l *Loader[V]) readAlone(ctx context.Context, key string) (V, error) {
 	return v, err
 }
 
-// readShared reads the cache for a flight that has taken callers for a while, and takes more during the read.
+// readOrStale reads the cache, and returns a stale value if there is no other.
+func (l *Loader[V]) readOrStale(ctx context.Context, key string) (v V, ok bool, err error) {
+	v, ok, err = l.read(ctx, key)
+	if ok {
+		l.note(ctx, LoadHit, nil)
+	}
+	if ok || err != nil {
+		return v, ok, err
+	}
+	v, ok, err = l.readStale(ctx, key)
+	if ok {
+		l.note(ctx, LoadStale, nil)
+	}
+	return v, ok, err
+}
+
+// readShared reads the cache for a flight that callers have joined, and more join during the read.
 func (l *Loader[V]) readShared(ctx context.Context, key string) (v V, ok bool, err error) {
 	alone := l.forgotten.has(key)
 	v, ok, err = l.read(ctx, key)
@@ -85,12 +101,13 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, lease *locker.
 	calls := false
 	defer func() {
 		if !calls {
-			go l.unlock(ctx, lease)
+			l.unlockBehind(ctx, lease)
 		}
 	}()
 	how := set
 	v, ok, err := l.readShared(ctx, key)
 	if ok || err == errReadAlone {
+		l.note(ctx, LoadWaited, nil)
 		return v, err
 	}
 	if err != nil {
@@ -100,11 +117,11 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, lease *locker.
 		}
 	}
 	calls = true
-	return l.callSource(ctx, key, lease, how)
+	return l.callSource(ctx, key, lease, how, nil)
 }
 
-// loadWithoutCache loads when the cache cannot be read. The lock would be of no use: a process that did not get
-// it could not see the value.
+// loadWithoutCache loads when the cache cannot be read. The lock would be of no use: a process that is refused it
+// could not see the value.
 func (l *Loader[V]) loadWithoutCache(ctx context.Context, key string, err error) (V, error) {
 	return l.loadWithout(ctx, key, err, afterReadError(err))
 }
@@ -114,44 +131,52 @@ func (l *Loader[V]) loadWithout(ctx context.Context, key string, cause error, ho
 	if err := l.refuse(ctx, key, cause); err != nil {
 		return v, err
 	}
-	return l.callSource(ctx, key, nil, how)
+	return l.callSource(ctx, key, nil, how, cause)
 }
 
-// refuse returns the error that ends a load because of cause, or nil if the source is to be called all the
-// same.
+// refuse returns the error that ends a load because of cause, or nil if the source is called all the same.
 func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 	if err := ctx.Err(); err != nil {
-		return err // every caller has left
+		return err // all callers have left
 	}
-	if l.failClosed || isInvalid(cause) {
+	if l.failClosed || isInvalid(cause) || errors.Is(cause, locker.ErrClosed) {
 		return loadError(key, cause)
 	}
 	return nil
 }
 
-// callSource calls the source, unless every caller has left before. From here on a load goes on without
+// callSource calls the source, unless all callers have left before. From here on a load goes on without
 // callers, so that callers with little time also fill the cache. What follows the source, storing the value
-// and releasing the lock if there is one, goes on when callSource has returned: the callers do not wait for it.
-func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Lease, how storing) (v V, err error) {
-	if f, _ := ctx.(*flight[V]); f != nil {
-		if !f.detach() {
-			if lease != nil {
-				go l.unlock(ctx, lease)
-			}
-			return v, ctx.Err()
+// and releasing the lock if there is one, happens after callSource has returned: callers do not wait for it.
+// Without a lease, why is the reason for that.
+func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Lease, how storing, why error) (
+	v V, err error) {
+	if err := l.keepFlight(ctx); err != nil {
+		if lease != nil {
+			l.unlockBehind(ctx, lease)
 		}
-		// Later callers must not wait for a source that never returns, nor may it go on without callers then.
+		return v, err
+	}
+	if f, _ := ctx.(*flight[V]); f != nil {
+		// After MaxHold, later callers do not wait for this source, and it does not go on without callers.
 		defer time.AfterFunc(l.maxHold, f.close).Stop()
 	}
+	if lease != nil {
+		l.note(ctx, Loaded, nil)
+	} else {
+		l.note(ctx, LoadedUnlocked, why)
+	}
+	outdated := l.outdated.when(key)
 	l.mu.Lock()
 	w := l.beginLocked(key)
 	forgets := w.forgets
 	l.mu.Unlock()
 	hasValue := false
-	defer func() { // on every way out, a panic of the source included
-		s := &store[V]{key: key, work: w, v: v, how: l.storingNow(how, lease), lease: lease}
+	defer func() { // also when the source panics
+		s := &store[V]{key: key, work: w, v: v, how: l.storingNow(how, lease), lease: lease, outdated: outdated}
+		lost := hasValue && lease != nil && s.how == dont
 		l.mu.Lock()
-		if !hasValue || w.forgets != forgets || w.store != nil {
+		if !hasValue || w.forgets != forgets || w.store != nil || l.lifetime.cut.Load() {
 			s.how = dont
 		}
 		if s.how == dont {
@@ -160,11 +185,35 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 			l.beginStoreLocked(s)
 		}
 		l.mu.Unlock()
+		if lost {
+			l.observeWork(ctx, StoreFailed, key, time.Now(), locker.ErrNotHeld)
+		}
 		if s.how != dont || lease != nil {
+			l.lifetime.follow()
 			go l.conclude(ctx, s)
 		}
 	}()
 	v, err = l.source(ctx, key)
 	hasValue = err == nil
 	return v, err
+}
+
+// keepFlight makes the flight whose context is ctx go on without callers, unless the Loader is being closed. It
+// returns an error if the source is not to be called.
+func (l *Loader[V]) keepFlight(ctx context.Context) error {
+	if l.lifetime.cut.Load() {
+		return locker.ErrClosed
+	}
+	f, _ := ctx.(*flight[V])
+	if f == nil {
+		return nil
+	}
+	if !f.detach() {
+		return ctx.Err()
+	}
+	if l.lifetime.closing.Load() {
+		f.attach()
+		return ctx.Err()
+	}
+	return nil
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads it from the
-// source, and the others get what it stored. It keeps nothing for a key that is not being loaded.
+// source, and the others get the value that it stored.
 //
 // A load takes these steps: join a load that is in progress in this process; read the cache; try
 // the lock; read the cache again under the lock; call the source; hand the value to the callers in
@@ -22,7 +22,8 @@ import (
 // A process that does not get the lock waits for the value to appear in the cache, woken by the release if
 // the Locker is a [locker.Watcher], and otherwise polling.
 //
-// Create one with [NewLoader].
+// A Loader keeps nothing for a key that is not being loaded, except that the value of an [Loader.Update] could
+// not be deleted. Create one with [NewLoader], and close it before the process ends.
 type Loader[V any] struct {
 	locker locker.Locker
 	cache  Cache[V]
@@ -32,8 +33,8 @@ type Loader[V any] struct {
 	group Group[V]
 
 	mu        sync.Mutex
-	work      table[*work[V]] // by key; only while something is in progress
-	refreshes int             // in progress
+	work      table[string, *work[V]] // by key; only while something is in progress
+	refreshes int                     // in progress
 
 	stores atomic.Int32 // in progress
 
@@ -41,17 +42,19 @@ type Loader[V any] struct {
 
 	unstored  marks // keys whose value the cache refused a moment ago
 	forgotten marks // keys that were forgotten a moment ago
+	outdated  outdated
+	lifetime  lifetime
 }
 
-// NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key has the key's
-// own name, so keys of Loaders that load different things must differ where they share a Locker. Without a
-// Locker, a Cache or a source every Load fails.
+// NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key has the name of the
+// key. Loaders that load different things and share a Locker need different keys, or [WithKeyPrefix]. Without a
+// Locker, a Cache or a source every Load returns an error.
 //
 // source gets the values of the first caller's context, but not its cancellation: a load whose callers have all
 // left goes on and is stored. Its context ends only when no caller waits any more and either
-// [WithMaxHold] has passed or [Loader.Forget] was called. If there is nothing for a key, the source
-// may return a value, which is cached, or an error, which is not. If the source panics when all its
-// callers have left, the program ends.
+// [WithMaxHold] has passed or [Loader.Forget] or [Loader.Close] was called. If there is nothing for a
+// key, the source may return a value, which is cached, or an error, which is not. If the source
+// panics when all its callers have left, the program ends.
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
 	loader := &Loader[V]{locker: l, cache: c, source: source, loaderOptions: defaultOptions}
@@ -64,43 +67,51 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 	return loader
 }
 
-// Load returns the value of key from the cache, or loads it. All callers of one key in this process share
-// what the first of them gets. Each leaves promptly when its ctx ends, with ctx's error, and a panic of the
-// source reaches them as one in [Group.Do] does. A load that its callers have left goes on, and a later
-// caller joins it.
+// Load returns the value of key from the cache, or loads it. All callers of a key in this process share the
+// result of the first one. Each leaves promptly when its ctx ends, with ctx's error. A load that its callers have
+// left goes on, and a later caller joins it. A panic of the source reaches the callers as one in [Group.Do]
+// does. After [Loader.Close] the error is [locker.ErrClosed].
 //
 // An error of the source goes unchanged to the callers that waited for that load and is not cached. Processes
 // that wait for the lock then try one at a time, but none waits for more than three such loads, or five
-// seconds if that is more: one that has seen two locks released without a value, a second apart or more, calls
-// the source itself, within the time that the second took. The same holds when the cache refuses the value.
-// This bound does not depend on the number of processes. It takes a Locker that is a [locker.Watcher];
-// otherwise [WithMaxWait] is the bound. A process whose own value was refused loads that key without the lock,
-// one load at a time, for [WithOutagePause].
+// seconds if that is longer: a process that has seen two locks released without a value, a second apart or
+// more, calls the source itself, within the time that the second load took. The same holds when the cache
+// refuses the value. This bound does not depend on the number of processes. It requires a Locker that is a
+// [locker.Watcher]; otherwise [WithMaxWait] is the bound. A process whose own value was refused loads that
+// key without the lock, one load at a time, for [WithOutagePause].
 //
-// If a backend, of the locks or of the cache, does not answer, Load calls the source without it; with
+// If the backend of the locks or of the cache does not answer, Load calls the source without it; with
 // [WithFailClosed] it returns the error instead. A request lasts for [WithBackendTimeout], but no longer than half
 // of the time until the deadline of the caller that began the load, or a quarter of that timeout if that is more.
 // A caller that joins a load waits for the same request: if it has less time it leaves with its ctx's error.
 // Once a request has not been answered the backend is left alone, for all callers, until a probe in the
 // background is answered; the first follows after [WithOutagePause]. Callers start the probes: if none has done so
-// for half a minute with the defaults, ten times that pause and the timeout, the next callers ask the backend
+// for ten times that pause and the timeout, half a minute with the defaults, the next callers ask the backend
 // themselves. If the backend has answered requests for other keys in the last quarter of its timeout, only this
 // key is loaded without it. An error that is an answer, such as that of an entry which cannot be decoded, concerns
-// one load. An error of storing the value does not reach Load.
+// one load. An error of storing the value does not reach Load, see [WithLoadObserver].
 //
-// So a backend timeout after the first request to a backend that hangs, or sooner, later callers are served by the
-// source, whatever their deadlines. That takes requests that return when their contexts end. One that does not is
-// noticed a quarter of the timeout after that, or when a caller that waits for it leaves if that is later. Callers
-// that cannot leave wait until it returns, and if all callers of a key are such it is not noticed until then: give
-// Load a ctx with a deadline if the client of a backend may hang.
+// So one backend timeout after the first request to a backend that hangs, or sooner, later callers are served by
+// the source, whatever their deadlines. That requires requests that return when their contexts end. One that does
+// not is noticed a quarter of the timeout after that, or when a caller that waits for it leaves if that is later.
+// Callers that cannot leave wait until it returns, and if all callers of a key are such it is not noticed until
+// then: give Load a ctx with a deadline if the client of a backend may hang.
 //
 // A Loader remembers for some seconds what happened to a key, by ten bits of the key's hash: that it was
 // forgotten, its value refused, or its server silent. About one in 1,000 of the other keys is then treated in the
 // same way, which costs it requests or the coordination with other processes.
 //
-// A key that is empty or longer than 1,024 bytes is [locker.ErrInvalidKey]. Calling Load for the same key
-// from within the source with its context is an error.
+// A key is 1 to 1,024 bytes, the prefix of [WithKeyPrefix] included; any other is [locker.ErrInvalidKey]. Calling
+// Load for the same key from within the source with its context is an error.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
+	if l != nil && l.observe != nil {
+		return l.loadObserved(ctx, key)
+	}
+	return l.get(ctx, key)
+}
+
+// get is Load without an observer, or with one whose ctx is an observation.
+func (l *Loader[V]) get(ctx context.Context, key string) (V, error) {
 	var zero V
 	if err := l.check(key); err != nil {
 		return zero, loadError(key, err)
@@ -121,28 +132,30 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 		if err != errReadAlone {
 			if ctx.Err() != nil {
 				l.gaveUp(&l.group, key)
+			} else if closed := l.lifetime.errCut(err); closed != nil {
+				err = loadError(key, closed)
 			}
 			return v, err
 		}
 	}
 }
 
-// Forget is for a caller that has just changed what the source returns for key. Call it after the change, and
-// take the old value out of the cache after Forget has returned, within the backend timeout of 2 seconds
-// ([WithBackendTimeout]):
+// Forget keeps what loads in progress in this process have read from being stored or returned to later callers.
+// Where the Cache is a [Deleter], use [Loader.Update] instead, which includes Forget and also orders the change with
+// the loads of other processes. Otherwise call Forget after a change in the source, and take the old value out of
+// the cache after Forget has returned, within the backend timeout ([WithBackendTimeout], 2 seconds by default):
 //
 //	change(key)
 //	loader.Forget(key)
 //	cache.Delete(ctx, key)
 //
-// Within this process, a Load that begins after that does not return the old value, and no load puts it back:
-// what a load in progress got from the source is no longer stored, and Forget waits for a store that has
-// begun. It waits no longer than a backend timeout: a store that takes longer, or whose request the
-// client left behind, may still arrive after the deletion.
+// In this process, a Load that begins after that does not return the old value, and no load puts it back: what a
+// load in progress got from the source is not stored, and Forget waits for a store that has begun. It waits no
+// longer than a backend timeout: a store that takes longer, or whose request the client left behind, may still
+// arrive after the deletion.
 //
-// Forget does not reach other processes. A load in progress there may store what it read before the
-// change, even after the deletion, and that is then a hit here. If that matters, give the values a
-// version or a short life.
+// Forget does not reach other processes. A load in progress there may store what it read before the change, even
+// after the deletion, and that is then a hit here.
 func (l *Loader[V]) Forget(key string) {
 	if l == nil {
 		return
@@ -156,13 +169,13 @@ func (l *Loader[V]) Forget(key string) {
 		}
 	}
 	l.mu.Unlock()
-	// Marked first: a flight that begins after group.Forget knows of it, and the others take no more callers.
+	// The mark comes first: a flight that begins after group.Forget sees it, and the others take no more callers.
 	if s == nil {
 		l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
 		l.group.Forget(key)
 		return
 	}
-	l.forgotten.extend(key, time.Now().Add(2*l.backendTimeout)) // the deletion may be that late
+	l.forgotten.extend(key, time.Now().Add(2*l.backendTimeout)) // the deletion may come that late
 	l.group.Forget(key)
 	timer := time.NewTimer(l.backendTimeout)
 	defer timer.Stop()
@@ -183,11 +196,18 @@ func (l *Loader[V]) check(key string) error {
 		return errors.New("nil Cache")
 	case l.source == nil:
 		return errors.New("nil source")
-	case len(key) == 0 || len(key) > 1024:
+	case l.observe == nil && l.hasObserver:
+		return errors.New("nil load observer")
+	case key == "" || len(l.keyPrefix)+len(key) > maxKey:
 		return locker.ErrInvalidKey
+	case l.lifetime.closing.Load():
+		return locker.ErrClosed
 	}
 	return nil
 }
+
+// maxKey is the length of the longest key that a Locker takes.
+const maxKey = 1024
 
 func loadError(key string, err error) error {
 	return fmt.Errorf("singleflight: load %.64q: %w", key, err)

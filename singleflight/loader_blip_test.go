@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An outage that is long over does not make the processes load without each other the next time that a key is
-// missing.
+// Long after an outage, the processes coordinate the next load of a missing key.
 func TestLoadLongAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()

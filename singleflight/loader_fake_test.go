@@ -13,7 +13,7 @@ import (
 	"github.com/golockers/locker/memory"
 )
 
-// journal is what the fakes of one process were asked, in order.
+// journal has the calls of one process to its fakes, in order.
 type journal struct {
 	mu    sync.Mutex
 	calls []string
@@ -76,10 +76,11 @@ func (b *fakeBackend) remove(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.values, key)
+	delete(b.stale, key)
 }
 
-// fakeProcess is one process: its Locker and its cache write down what they are asked and do what the
-// backend does, unless a hook does something else. Set hooks before use.
+// fakeProcess is one process: its Locker and its cache record their calls and do what the backend does, unless a
+// hook does something else. Set hooks before use.
 type fakeProcess struct {
 	journal
 	backend *fakeBackend
@@ -92,6 +93,7 @@ type fakeProcess struct {
 	onSet     func(ctx context.Context) error
 	onAdd     func(ctx context.Context) error
 	onStale   func(ctx context.Context) error
+	onDelete  func(ctx context.Context) error
 }
 
 func (b *fakeBackend) process() *fakeProcess { return &fakeProcess{backend: b} }
@@ -206,7 +208,25 @@ func (c staleCache) Stale(ctx context.Context, key string) (string, bool, error)
 	return v, ok, ctx.Err()
 }
 
-// slowly is a source that takes a while and minds its context.
+// deleteCache is a StaleCache and a Deleter.
+type deleteCache struct{ staleCache }
+
+func (p *fakeProcess) deleteCache() deleteCache { return deleteCache{p.staleCache()} }
+
+func (c deleteCache) Delete(ctx context.Context, key string) error {
+	c.add("delete")
+	if c.onDelete != nil {
+		if err := c.onDelete(ctx); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() == nil {
+		c.backend.remove(key)
+	}
+	return ctx.Err()
+}
+
+// slowly returns a source that takes a while and honors its context.
 func (p *fakeProcess) slowly(d time.Duration, v string) func(context.Context, string) (string, error) {
 	return func(ctx context.Context, _ string) (string, error) {
 		p.add("source")
@@ -248,6 +268,18 @@ func requireIdle(t *testing.T, l *Loader[string], b *fakeBackend, key string) {
 	require.Zero(t, l.refreshes)
 	require.Zero(t, l.stores.Load())
 	l.mu.Unlock()
+	l.lifetime.mu.Lock()
+	require.Zero(t, l.lifetime.running)
+	require.Empty(t, l.lifetime.enders.m)
+	require.Empty(t, l.lifetime.leases.m)
+	l.lifetime.mu.Unlock()
+	require.Empty(t, l.outdated.snapshot())
+	requireFree(t, b, key)
+}
+
+// requireFree fails unless key's lock is free.
+func requireFree(t *testing.T, b *fakeBackend, key string) {
+	t.Helper()
 	lease, err := locker.TryLock(context.Background(), b.locks, key, time.Second)
 	require.NoError(t, err, "the lock is not free")
 	require.NoError(t, lease.Unlock(context.Background()))

@@ -34,7 +34,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	fleet.Main(map[string]fleet.Role{"loader": runLoader})
+	fleet.Main(map[string]fleet.Role{"loader": runLoader, "refresher": runRefresher})
 	os.Exit(m.Run())
 }
 
@@ -241,7 +241,7 @@ func TestFleet(t *testing.T) {
 	t.Run("backend killed", testFleetBackendKilled)
 }
 
-// testFleet has all processes miss the key at once, round after round: one load in each.
+// In each round all processes miss the key at once, and it is loaded once.
 func testFleet(t *testing.T, backend string, server *testserver.Server) {
 	processes, goroutines, rounds := 4, 20, 5
 	if os.Getenv(longVariable) != "" {
@@ -289,7 +289,7 @@ func testFleet(t *testing.T, backend string, server *testserver.Server) {
 			t.Logf("%d requests a round (median)", median(asked))
 		}
 		if backend == "redisv9" {
-			// The median, since a round on a machine that is busy elsewhere may have slow polls in it.
+			// The median, since a round on a busy machine may have slow polls in it.
 			require.LessOrEqual(t, median(asked), 5*processes+4)
 		}
 	}

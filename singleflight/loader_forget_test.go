@@ -13,7 +13,7 @@ import (
 	"github.com/golockers/locker"
 )
 
-// source is a source whose answer changes. It takes a second, and answers what was true when it was asked.
+// source is a source whose value changes. It takes a second, and returns what was true when it was called.
 type source struct{ truth atomic.Value }
 
 func newSource() *source {
@@ -28,7 +28,7 @@ func (s *source) load(context.Context, string) (string, error) {
 	return v, nil
 }
 
-// change is what a caller does that changes the source: the deletion takes a while.
+// change is what a caller does to change the source. between runs between Forget and the deletion.
 func (s *source) change(l *Loader[string], b *fakeBackend, key string, between func()) {
 	s.truth.Store("new")
 	l.Forget(key)
@@ -103,7 +103,7 @@ func (c slowCache) Stale(ctx context.Context, key string) (string, bool, error) 
 	return v, ok, err
 }
 
-// Set and Add that have begun do not land after the deletion: Forget waits for them. But only for a backend timeout.
+// A Set that has begun does not land after the deletion: Forget waits for it, but only for a backend timeout.
 func TestForgetWaitsForAStore(t *testing.T) {
 	for _, tc := range []struct{ takes, waits time.Duration }{
 		{300 * time.Millisecond, 300 * time.Millisecond},
@@ -142,8 +142,8 @@ func TestForgetWaitsForAStore(t *testing.T) {
 	}
 }
 
-// Callers that load at random times around many changes: what one gets was true after the last deletion before
-// its call, or later.
+// Callers load at random times around many changes. What each gets was true at the last deletion before its call, or
+// later.
 func TestForgetStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -209,8 +209,8 @@ func TestForgetJustBeforeTheFlight(t *testing.T) {
 	})
 }
 
-// What a load reads from the cache while it waits for another one, after Forget, is not shared either: that may
-// have been before the deletion. Another process holds the lock until the old value is there.
+// A value that a load reads while it waits for another one, after Forget, is not shared either: the read may precede
+// the deletion. Another process holds the lock until the old value is there.
 func TestForgetWhileWaiting(t *testing.T) {
 	for _, second := range []bool{false, true} {
 		t.Run(fmt.Sprint("under the lock ", second), func(t *testing.T) {

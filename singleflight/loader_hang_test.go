@@ -14,13 +14,13 @@ import (
 	"github.com/golockers/locker"
 )
 
-// callers is what became of many callers with the same patience, one after the other began.
+// callers counts how the calls of many callers with the same patience ended.
 type callers struct {
 	served, failed int
 	lastFailure    time.Duration // when the last that was not served began, from the first one's begin
 }
 
-// callFor starts a caller every so often for that long, and waits for them.
+// callFor starts callers for the time d, with a pause of every in between, and waits for them.
 func callFor(l *Loader[string], key func(i int) string, patience, every, d time.Duration) (c callers) {
 	start := time.Now()
 	type end struct {
@@ -105,7 +105,7 @@ func TestLoadHangsForOneCaller(t *testing.T) {
 	})
 }
 
-// A backend that is there again is used again, by the next callers after a pause.
+// A backend that is back is used again, by the next callers after a pause.
 func TestLoadBackendComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -132,7 +132,7 @@ func TestLoadBackendComesBack(t *testing.T) {
 	})
 }
 
-// Entries that cannot be decoded, and cannot be replaced, cost their own keys coordination, and no other key.
+// Entries that can be neither decoded nor replaced cost only their own keys coordination.
 func TestLoadDamagedEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const processes, keys, rounds = 10, 20, 10

@@ -16,8 +16,8 @@ import (
 	"github.com/golockers/locker"
 )
 
-// With the defaults, processes that have waited for a value in vain do not all call the source at once, nor does
-// any before a holder that hangs must have lost the lock.
+// With the defaults, processes that have waited in vain do not all call the source at once, and none calls it before
+// a holder that hangs must have lost the lock.
 func TestLoadDefaultWaitIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const processes = 50
@@ -52,8 +52,8 @@ func TestLoadDefaultWaitIsSpread(t *testing.T) {
 	})
 }
 
-// A cache that refuses writes, or a source that fails, does not put the fleet in single file: each caller has its
-// answer after four loads, however many processes there are.
+// When the cache refuses writes or the source fails, the processes do not go on one after the other: each caller has
+// its answer after four loads, however many processes there are.
 func TestLoadFruitlessEverywhere(t *testing.T) {
 	const processes, takes = 200, time.Second
 	cause := errors.New("the source is down")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,8 +30,8 @@ func TestLoadLongerThanTTL(t *testing.T) {
 	})
 }
 
-// A source that never returns: others in the fleet go on when it may not hold the lock any longer, and so do
-// later callers in its own process, even while a caller still waits for it.
+// When a source never returns, others in the fleet go on once it may no longer hold the lock, and so do later callers
+// in its own process, even while a caller still waits for it.
 func TestLoadNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -115,8 +116,8 @@ func TestLoadLosesTheLock(t *testing.T) {
 						default:
 							require.Empty(t, stored)
 						}
+						time.Sleep(time.Minute) // until a release that hangs has ended
 						requireIdle(t, l, b, "k")
-						time.Sleep(time.Minute)
 					})
 				})
 			}
@@ -126,7 +127,7 @@ func TestLoadLosesTheLock(t *testing.T) {
 
 func hang(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
 
-// The source took longer than the lock may be held, and no other process came after it.
+// The source takes longer than the lock may be held, and no other process takes the lock.
 func TestLoadLongerThanMaxHold(t *testing.T) {
 	for _, adder := range []bool{false, true} {
 		t.Run(fmt.Sprintf("adder %t", adder), func(t *testing.T) {
@@ -151,8 +152,8 @@ func TestLoadLongerThanMaxHold(t *testing.T) {
 	}
 }
 
-// Whatever storing and releasing come to, the callers have the value the moment the source returns it. What
-// follows ends in time, and the lock is free then.
+// However storing and releasing end, the callers have the value as soon as the source returns it. The store and the
+// release end in time, and then the lock is free.
 func TestLoadCannotStoreOrRelease(t *testing.T) {
 	stuck := make(chan struct{})
 	for _, tc := range []struct {
@@ -184,7 +185,8 @@ func TestLoadCannotStoreOrRelease(t *testing.T) {
 				require.NotZero(t, p.count("release"))
 				close(stuck)
 				if tc.release == nil {
-					requireIdle(t, l, b, "k")
+					synctest.Wait()
+					requireFree(t, b, "k")
 				}
 				time.Sleep(time.Minute) // the release that hangs gives up
 				requireIdle(t, l, b, "k")
@@ -193,8 +195,7 @@ func TestLoadCannotStoreOrRelease(t *testing.T) {
 	}
 }
 
-// A Set that never returns is one request left behind for its key in each MaxHold, and one probe at a time: not
-// one a load.
+// Of Sets that never return, one is left behind for each key and MaxHold, and not one for each load.
 func TestLoadStuckSetIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -214,8 +215,8 @@ func TestLoadStuckSetIsBounded(t *testing.T) {
 	})
 }
 
-// A caller that comes while the value is being stored is given it, without a request, but not for longer than a
-// backend may take.
+// A caller that comes while the value is being stored gets it without a request, but for no longer than a backend
+// timeout.
 func TestLoadWhileStoring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -259,6 +260,79 @@ func TestLoadSetEndsWithTheLock(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, time.Second, cut)
 		require.True(t, l.cacheBreaker.allows("k"), "that says nothing of the cache")
+		requireIdle(t, l, b, "k")
+	})
+}
+
+// Loaders with different prefixes share a Locker, and do not hold each other up though their keys are the same.
+func TestLoadKeyPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := newBackend()
+		var cs []<-chan loaded
+		var users *Loader[string]
+		for _, prefix := range []string{"orders/", "users/"} {
+			b := newBackend()
+			b.locks = locks.locks
+			p := b.process()
+			users = NewLoader(p.locker(), p.deleteCache(), p.slowly(time.Second, prefix), WithKeyPrefix(prefix))
+			cs = append(cs, goLoad(t.Context(), users, "42"))
+		}
+		time.Sleep(500 * time.Millisecond)
+		for _, key := range []string{"orders/42", "users/42"} {
+			_, err := locker.TryLock(t.Context(), locks.locks, key, time.Second)
+			require.ErrorIs(t, err, locker.ErrHeld)
+		}
+		requireFree(t, locks, "42")
+		require.Equal(t, loaded{"orders/", nil, time.Second}, <-cs[0])
+		require.Equal(t, loaded{"users/", nil, time.Second}, <-cs[1])
+		require.NoError(t, users.Update(t.Context(), "42", func(context.Context) error {
+			_, err := locker.TryLock(t.Context(), locks.locks, "users/42", time.Second)
+			require.ErrorIs(t, err, locker.ErrHeld)
+			return nil
+		}))
+
+		long := strings.Repeat("k", maxKey-len("users/"))
+		require.NoError(t, (<-goLoad(t.Context(), users, long)).err)
+		require.ErrorIs(t, (<-goLoad(t.Context(), users, long+"k")).err, locker.ErrInvalidKey)
+		require.ErrorIs(t, (<-goLoad(t.Context(), users, "")).err, locker.ErrInvalidKey)
+	})
+}
+
+// A process that waits for another one's value watches the lock under its prefixed name.
+func TestLoadKeyPrefixWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p, q := b.process(), b.process()
+		holder := NewLoader(p.locker(), p.cache(), p.slowly(700*time.Millisecond, "fresh"), WithKeyPrefix("users/"))
+		waiter := NewLoader(q.locker(), q.cache(), q.slowly(0, "must not load"), WithKeyPrefix("users/"))
+		first := goLoad(t.Context(), holder, "42")
+		synctest.Wait()
+		require.Equal(t, loaded{"fresh", nil, 700 * time.Millisecond}, <-goLoad(t.Context(), waiter, "42"))
+		require.Equal(t, 1, q.count("watch"))
+		<-first
+	})
+}
+
+// A load that its callers have left is completed and stored, and releases its lock.
+func TestLoadLeftByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+		var cs []<-chan loaded
+		for i := range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Millisecond)
+			defer cancel()
+			cs = append(cs, goLoad(ctx, l, "k"))
+		}
+		for _, c := range cs {
+			require.Equal(t, context.DeadlineExceeded, (<-c).err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"get", "acquire", "get", "source", "set", "release"}, p.all())
+		stored, _ := b.get("k")
+		require.Equal(t, "fresh", stored)
 		requireIdle(t, l, b, "k")
 	})
 }

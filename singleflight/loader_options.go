@@ -1,6 +1,9 @@
 package singleflight
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // LoaderOption adjusts [NewLoader].
 type LoaderOption func(*loaderOptions)
@@ -11,6 +14,9 @@ type loaderOptions struct {
 	backendTimeout, outagePause time.Duration
 	maxRefreshes                int
 	failClosed                  bool
+	keyPrefix                   string // of the locks
+	observe                     func(context.Context, LoadEvent)
+	hasObserver                 bool // observe was given, perhaps as nil
 }
 
 var defaultOptions = loaderOptions{
@@ -22,8 +28,9 @@ var defaultOptions = loaderOptions{
 }
 
 // WithLockTTL sets the ttl of the lock: how long the fleet waits for a process that died while loading. The
-// lock is kept alive while the source runs, so the ttl need not be longer than a load. The default, used when
-// d <= 0, is 10 seconds. With less than a millisecond every Load that misses returns [locker.ErrInvalidTTL].
+// lock is kept alive while the source or the change of an Update runs, so the ttl need not be longer than that
+// takes. The default, used when d <= 0, is 10 seconds. With less than a millisecond, every Update and every Load
+// that misses return [locker.ErrInvalidTTL].
 func WithLockTTL(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.lockTTL = orDefault(d, defaultOptions.lockTTL) }
 }
@@ -31,8 +38,8 @@ func WithLockTTL(d time.Duration) LoaderOption {
 // WithMaxHold limits how long one load holds up others. After that time later callers in this process do not
 // join it, its lock is no longer kept alive and is free when its ttl has passed, and the source's context ends
 // if no caller waits for the load. Its value still goes to the callers that do. A source that never returns is
-// therefore called again, but in each process only once for each key and MaxHold. The default, used
-// when d <= 0, is a minute.
+// therefore called again, but in each process only once for each key and MaxHold. The lock of an Update is kept
+// alive for no longer either. The default, used when d <= 0, is a minute.
 func WithMaxHold(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.maxHold = orDefault(d, defaultOptions.maxHold) }
 }
@@ -45,31 +52,40 @@ func WithMaxWait(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.maxWait = max(d, 0) }
 }
 
-// WithBackendTimeout limits how long a request to the cache or to the locks may take. The default, used when
-// d <= 0, is 2 seconds: a healthy backend needs a thousandth of that. See [Loader.Load] for what
-// happens after a timeout.
+// WithBackendTimeout limits how long a request to the cache or to the locks may take, and how long Close goes on
+// after its ctx has ended. The default, used when d <= 0, is 2 seconds: a healthy backend needs a thousandth of
+// that. [Loader.Load] describes what happens after a timeout.
 func WithBackendTimeout(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.backendTimeout = orDefault(d, defaultOptions.backendTimeout) }
 }
 
-// WithOutagePause sets how long a backend that did not answer is left alone before it is asked again, in the
-// background, and how long a key whose value the cache refused is loaded without the lock. The default, used
-// when d <= 0, is a second.
+// WithOutagePause sets how long a backend that did not answer is left alone before it is asked again in the
+// background, how long a key whose value the cache refused is loaded without the lock, and when a deletion that
+// failed in Update is first tried again. The default, used when d <= 0, is a second.
 func WithOutagePause(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.outagePause = orDefault(d, defaultOptions.outagePause) }
 }
 
 // WithMaxRefreshes limits how many stale values (see [StaleCache]) this process refreshes at once.
-// Beyond that a stale value is returned without starting a refresh. A refresh that takes longer
-// than MaxHold no longer counts. The default, used when n <= 0, is 64.
+// When as many are in progress, a stale value is returned without starting a refresh, and a later miss of
+// its key starts one. A refresh that takes longer than MaxHold no longer counts. The default, used when
+// n <= 0, is 64.
 func WithMaxRefreshes(n int) LoaderOption {
 	return func(o *loaderOptions) { o.maxRefreshes = orDefault(n, defaultOptions.maxRefreshes) }
 }
 
-// WithFailClosed makes Load return the error when the backend of the lock or of the cache fails.
-// Without it, Load calls the source anyway, one load of a key at a time in each process.
+// WithFailClosed makes Load return the error when the backend of the locks or of the cache fails. Without it, Load
+// calls the source anyway, one load of a key at a time in each process. Update always returns the error of
+// the locks.
 func WithFailClosed() LoaderOption {
 	return func(o *loaderOptions) { o.failClosed = true }
+}
+
+// WithKeyPrefix sets what the names of the locks begin with: the lock of a key is prefix + key. With different
+// prefixes, Loaders that load different things can share a Locker and use the same keys. The Cache sees the key
+// alone. The default is no prefix. All processes of the fleet must use the same one.
+func WithKeyPrefix(prefix string) LoaderOption {
+	return func(o *loaderOptions) { o.keyPrefix = prefix }
 }
 
 func orDefault[T int | time.Duration](v, otherwise T) T {

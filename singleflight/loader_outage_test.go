@@ -16,10 +16,10 @@ import (
 	"github.com/golockers/locker"
 )
 
-// errDown is what a client says when the server's port is closed.
+// errDown is a client's error when the server's port is closed.
 var errDown error = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
-// errAnswered is an answer.
+// errAnswered is an error that is an answer.
 var errAnswered = errors.New("cannot decode")
 
 // The backend of the locks is down: loads go on without, one at a time for a key, and it is left alone for a while.
@@ -81,7 +81,7 @@ func TestLoadLockDown(t *testing.T) {
 	}
 }
 
-// The backend hangs when the value is there: no caller waits for the release.
+// The backend hangs once the value is loaded: no caller waits for the release.
 func TestLoadReleaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -137,8 +137,7 @@ func TestLoadLockDownForget(t *testing.T) {
 	})
 }
 
-// The backend is killed while a load is under way: all callers get a value, and each process loads no
-// more than once.
+// The backend is killed during a load: all callers get a value, and each process loads at most once.
 func TestLoadLockKilledInTheMiddle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const processes = 8
@@ -286,7 +285,7 @@ func TestLoadSlowBackendIsNoOutage(t *testing.T) {
 	}
 }
 
-// without leaves out the calls of what.
+// without returns calls without those of what.
 func without(calls []string, what string) (rest []string) {
 	for _, c := range calls {
 		if c != what {
@@ -360,7 +359,7 @@ func TestLoadRepairsDamagedEntry(t *testing.T) {
 	})
 }
 
-// An error under the lock of the read that would otherwise spare the load.
+// The read under the lock fails: the value is loaded.
 func TestLoadCacheFailsUnderTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()

@@ -173,7 +173,7 @@ func TestStaleRefreshNeverReturns(t *testing.T) {
 	})
 }
 
-// What a refresh read before Forget is not stored.
+// A value that a refresh read before Forget is not stored.
 func TestStaleForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -210,7 +210,7 @@ func TestStaleEnds(t *testing.T) {
 	})
 }
 
-// A process refreshes no more than so many keys at once, and serves the others stale.
+// A process refreshes a limited number of keys at once, and serves the others stale.
 func TestStaleRefreshesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 20_000

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A slow store and a slow release do not wait for each other in a way that keeps a synctest bubble's clock from
-// going on.
+// A slow store and a slow release do not wait for each other: that would stop the clock of a synctest bubble.
 func TestStoreAndReleaseSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()

@@ -74,7 +74,7 @@ func TestLoadReadsAgainUnderTheLock(t *testing.T) {
 	})
 }
 
-// Who does not get the lock waits for the value: five requests, and it comes the moment it is released.
+// A process that does not get the lock waits for the value: it takes five requests, and has the value at the release.
 func TestLoadWaitsForValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -96,7 +96,7 @@ func TestLoadWaitsForValue(t *testing.T) {
 	})
 }
 
-// P processes with G callers each: one load a round, and the requests do not depend on G.
+// The value is loaded once in each round, and the number of requests does not depend on that of the callers.
 func TestLoadOnceInTheFleet(t *testing.T) {
 	const processes, goroutines, rounds = 8, 50, 100
 	synctest.Test(t, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestLoadSpuriousWakeUps(t *testing.T) {
 	})
 }
 
-// The holder vanished without a word: the lock ends with its ttl, which wakes no waiter.
+// The holder vanishes: the lock ends with its ttl, which wakes no waiter.
 func TestLoadHolderVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -314,7 +314,7 @@ func TestLoadEndsWatching(t *testing.T) {
 	}
 }
 
-// Nor has one that was served.
+// A waiter that was served has no use for them either.
 func TestLoadServedEndsWatching(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()
@@ -340,7 +340,7 @@ func TestLoadCallersLeave(t *testing.T) {
 		p := b.process()
 		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
 
-		// The first leaves: the others do not notice.
+		// The first caller leaves, which does not affect the others.
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		first := goLoad(ctx, l, "k")
@@ -350,7 +350,7 @@ func TestLoadCallersLeave(t *testing.T) {
 		require.Equal(t, loaded{"fresh", nil, time.Second}, <-second)
 		require.Equal(t, 1, p.count("source"))
 
-		// All leave: the load goes on, and is stored.
+		// All callers leave: the load goes on, and is stored.
 		synctest.Wait()
 		b.remove("k")
 		p.reset()
@@ -437,8 +437,8 @@ func TestLoadMaxWait(t *testing.T) {
 	}
 }
 
-// After Forget no caller joins a load that began before, and its value is not stored: neither by the time
-// a new load is under way, nor after it.
+// After Forget no caller joins a load that began before, and its value is not stored, neither during a new load nor
+// after it.
 func TestLoadForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend()

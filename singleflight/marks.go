@@ -7,13 +7,13 @@ import (
 )
 
 // marks remembers for a short time that something happened to a key. It takes 8 KiB from the first mark on,
-// however many keys there are, and nothing before: keys are told apart by ten bits of their hashes. So a mark
-// also applies to one in a thousand of the other keys, and must be harmless there. The zero value has no marks.
+// however many keys there are, and nothing before: keys differ by ten bits of their hashes. So a mark also
+// applies to one in a thousand of the other keys, and must do no harm there. The zero value has no marks.
 type marks struct {
 	slots atomic.Pointer[[1 << 10]mark]
 }
 
-// mark is when something ends, as an instant, or 0 if there is nothing that does.
+// mark is the instant at which something ends, or 0 if there is nothing.
 type mark struct{ atomic.Int64 }
 
 var markSeed = maphash.MakeSeed()
@@ -27,10 +27,10 @@ func (m *marks) of(key string) *mark {
 	return &slots[maphash.String(markSeed, key)%uint64(len(slots))]
 }
 
-// set marks key until then.
+// set marks key until that time.
 func (m *marks) set(key string, until time.Time) { m.made(key).Store(instant(until)) }
 
-// extend marks key until then, or longer if it is so already.
+// extend marks key until that time, or for longer if it is already.
 func (m *marks) extend(key string, until time.Time) {
 	s := m.made(key)
 	for old := s.Load(); old == 0 || old < instant(until); old = s.Load() {
@@ -40,7 +40,7 @@ func (m *marks) extend(key string, until time.Time) {
 	}
 }
 
-// made returns the mark of key, after making the marks if there are none yet.
+// made returns the mark of key. It creates the marks if there are none yet.
 func (m *marks) made(key string) *mark {
 	if m.slots.Load() == nil {
 		m.slots.CompareAndSwap(nil, new([1 << 10]mark))
@@ -68,5 +68,5 @@ func (m *marks) clear(key string) {
 // epoch is what instants count from.
 var epoch = time.Now()
 
-// instant returns t on the monotonic clock as a number, which is not 0.
+// instant returns t on the monotonic clock as a number other than 0.
 func instant(t time.Time) int64 { return int64(t.Sub(epoch)) | 1 }

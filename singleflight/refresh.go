@@ -9,15 +9,18 @@ import (
 	"github.com/golockers/locker"
 )
 
-// refreshRest is how long a process leaves a key alone whose stale value another one refreshes.
+// refreshRest is how long a process leaves a key alone whose stale value another process refreshes.
 const refreshRest = 100 * time.Millisecond
 
-// refresh loads key in the background, unless this process or another one is doing so, or this one is
-// refreshing as many keys as it may: then a later miss starts it.
+// refresh loads key in the background, unless that is being done, here or in another process, or this process
+// refreshes as many keys as it may. Then a later miss starts it.
 func (l *Loader[V]) refresh(ctx context.Context, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w := l.work.get(key); l.refreshes >= l.maxRefreshes || w != nil && w.refreshing {
+		return
+	}
+	if l.lifetime.closing.Load() {
 		return
 	}
 	w := l.beginLocked(key)
@@ -36,6 +39,7 @@ func (l *Loader[V]) refresh(ctx context.Context, key string) {
 		l.endLocked(key, w)
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e := &background{cancel}
 	go func() {
 		defer cancel()
 		rest := time.Duration(0)
@@ -47,14 +51,23 @@ func (l *Loader[V]) refresh(ctx context.Context, key string) {
 			end()
 			time.AfterFunc(rest, over)
 		}()
-		// A source that never returns must not be the last.
+		// A source that never returns must not prevent the next refresh.
 		defer time.AfterFunc(l.maxHold, func() { cancel(); over() }).Stop()
+		if !l.lifetime.begin(e) {
+			return
+		}
+		defer l.lifetime.end(e)
+		began := time.Now()
 		lease, err := l.tryLock(ctx, key)
 		if errors.Is(err, locker.ErrHeld) {
 			rest = refreshRest
 			return
 		}
-		// The callers have been served and have no use for the error.
-		_, _ = l.loadWithLock(ctx, key, lease, err)
+		// The callers have been served, so the error is for the observer alone.
+		if _, err = l.loadWithLock(ctx, key, lease, err); err != nil {
+			l.observeWork(ctx, RefreshFailed, key, began, err)
+		} else {
+			l.observeWork(ctx, Refreshed, key, began, nil)
+		}
 	}()
 }

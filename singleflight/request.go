@@ -3,6 +3,7 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,9 +21,8 @@ type request struct {
 
 // request returns a request to the backend of b that begins now.
 //
-// Its deadline is the backend's timeout away, but no more than half of the time that the caller has left, and
-// not less than b's patience: should the backend hang, a caller with a deadline of a second is still in time
-// for the source's value.
+// It has the backend's timeout, but no more than half of the time that the caller has left, and not less than b's
+// patience. So if the backend hangs, a caller with a deadline of a second still gets the source's value.
 func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *request {
 	limit := b.timeout
 	f, _ := ctx.(*flight[V])
@@ -46,15 +46,15 @@ func (r *request) end() {
 	r.Cancel()
 }
 
-// gaveUp is for a caller that has left the flight of key in g. If the flight is in a request that outlasts its own
-// context, it takes no more callers from then on, and the backend is left alone.
+// gaveUp is for a caller that has left the flight of key in g. If the flight's request goes on although its context
+// has ended, the flight takes no more callers from then on, and the backend is left alone.
 func (l *Loader[V]) gaveUp(g *Group[V], key string) {
 	g.mu.Lock()
 	e := g.keys.get(key)
 	g.mu.Unlock()
 	f := e.open
 	if f == nil {
-		f = e.unwinding // that caller was the last
+		f = e.unwinding // the caller was its last
 	}
 	if f == nil {
 		return
@@ -72,8 +72,8 @@ func (l *Loader[V]) gaveUp(g *Group[V], key string) {
 	})
 }
 
-// tryLock tries the lock once. An error that is not locker.ErrHeld is the backend's, unless it is due to a
-// mistake in an option (isInvalid) or to the end of ctx.
+// tryLock makes one attempt to take the lock. An error other than locker.ErrHeld and locker.ErrClosed is the
+// backend's, unless it is due to an invalid option (isInvalid) or to the end of ctx.
 func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, error) {
 	if !l.lockBreaker.allows(key) {
 		return nil, l.lockBreaker.skip(key, func() { l.probeLock(ctx, key) })
@@ -81,26 +81,34 @@ func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, err
 	began := time.Now()
 	tryCtx := l.request(ctx, began, &l.lockBreaker)
 	defer tryCtx.end()
-	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL,
+	lease, err := locker.TryLock(tryCtx, l.locker, l.keyPrefix+key, l.lockTTL,
 		locker.WithKeepAlive(), locker.WithMaxHold(l.maxHold))
+	if err == nil && !l.lifetime.hold(lease) {
+		l.unlock(ctx, lease)
+		return nil, locker.ErrClosed
+	}
 	switch {
 	case err == nil || errors.Is(err, locker.ErrHeld):
 		l.lockBreaker.succeeded(key, began)
 	case isInvalid(err):
 	case tryCtx.Err() != nil && time.Since(began) < l.lockBreaker.patience():
-		// It ended with its caller, soon after it began.
+		// It ended because its caller left, soon after it began.
 	default:
 		err = l.lockBreaker.failed(tryCtx, key, began, err)
 	}
 	return lease, err
 }
 
-// probeLock asks the backend of the locks whether it is there again.
+// probeLock finds out whether the backend of the locks answers again.
 func (l *Loader[V]) probeLock(ctx context.Context, key string) {
+	if !l.lifetime.begin(nil) {
+		return
+	}
+	defer l.lifetime.end(nil)
 	began := time.Now()
 	tryCtx := lazyctx.WithoutCancel(ctx, began.Add(l.backendTimeout))
 	defer tryCtx.Cancel()
-	lease, err := locker.TryLock(tryCtx, l.locker, key, l.lockTTL)
+	lease, err := locker.TryLock(tryCtx, l.locker, l.keyPrefix+key, l.lockTTL)
 	if err != nil && !errors.Is(err, locker.ErrHeld) {
 		if isNoAnswer(l.lockBreaker.failed(tryCtx, key, began, err)) {
 			return
@@ -112,17 +120,28 @@ func (l *Loader[V]) probeLock(ctx context.Context, key string) {
 	}
 }
 
-// unlock releases the lock. An error does not concern the callers: the value is theirs, and the lock was lost or
-// ends with its ttl. Unlock is tried once more then.
+// unlock releases the lock, and tries once more if that fails. The error does not concern the callers: they have
+// the value, and the lock ends with its ttl.
 func (l *Loader[V]) unlock(ctx context.Context, lease *locker.Lease) {
+	defer l.lifetime.drop(lease)
 	for range 2 {
 		began := time.Now()
 		err := lease.Unlock(ctx)
 		if err == nil || errors.Is(err, locker.ErrNotHeld) {
 			return
 		}
-		_ = l.lockBreaker.failed(context.WithoutCancel(ctx), lease.Key(), began, err)
+		key := strings.TrimPrefix(lease.Key(), l.keyPrefix)
+		_ = l.lockBreaker.failed(context.WithoutCancel(ctx), key, began, err)
 	}
+}
+
+// unlockBehind is unlock in the background. Close waits for it.
+func (l *Loader[V]) unlockBehind(ctx context.Context, lease *locker.Lease) {
+	l.lifetime.follow()
+	go func() {
+		defer l.lifetime.end(nil)
+		l.unlock(ctx, lease)
+	}()
 }
 
 // isHeld reports whether lease is not known to be lost.

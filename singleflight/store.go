@@ -2,6 +2,7 @@ package singleflight
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +20,8 @@ const (
 	dont
 )
 
-// afterReadError returns how to store a value that was loaded because the cache could not be read. It may have
-// been the one entry that is damaged, and storing repairs that. A cache that does not answer is not asked.
+// afterReadError returns how to store a value that was loaded because the cache could not be read. If only the
+// entry is damaged, storing repairs it. A cache that does not answer is not asked.
 func afterReadError(err error) storing {
 	if isNoAnswer(err) {
 		return dont
@@ -28,8 +29,7 @@ func afterReadError(err error) storing {
 	return set
 }
 
-// storingNow returns how to store a value that was to be stored in the way of how, now that the source has
-// returned it.
+// storingNow returns how to store a value, given how it was meant to be stored before the source was called.
 func (l *Loader[V]) storingNow(how storing, lease *locker.Lease) storing {
 	if lease != nil && !isHeld(lease) && how == set {
 		how = add // a successor may have stored something newer
@@ -46,7 +46,7 @@ func (l *Loader[V]) storingNow(how storing, lease *locker.Lease) storing {
 	return how
 }
 
-// store is what follows a load. While it stores, it belongs to its key's work.
+// store is what follows a load. While it is in progress, it belongs to its key's work.
 type store[V any] struct {
 	key   string
 	work  *work[V]
@@ -54,19 +54,22 @@ type store[V any] struct {
 	lease *locker.Lease // to release afterwards; nil: none
 	v     V
 
+	outdated uint64      // see outdated.when: a value that is stored makes its key up to date
+	reported atomic.Bool // the observer knows that it failed
+
 	done chan struct{} // closed at the end
 
 	served bool // whether callers that come now are given v. Guarded by Loader.mu
 }
 
-// beginStoreLocked makes s known: from now on callers get its value without a load, and Forget waits for it.
+// beginStoreLocked begins s: from now on callers get its value without a load, and Forget waits for it.
 func (l *Loader[V]) beginStoreLocked(s *store[V]) {
 	s.served, s.done = true, make(chan struct{})
 	s.work.store = s
 	l.stores.Add(1)
 }
 
-// beingStored returns the value of key that was just loaded and is on its way to the cache.
+// beingStored returns the value of key that was just loaded and is being stored, if there is one.
 func (l *Loader[V]) beingStored(key string) (v V, ok bool) {
 	if l.stores.Load() == 0 {
 		return v, false
@@ -79,13 +82,20 @@ func (l *Loader[V]) beingStored(key string) (v V, ok bool) {
 	return v, false
 }
 
-// conclude stores the value, and then releases the lock, so that a process woken by that finds the value.
-// A cache that does not return in time has its request left behind: the lock is released then, and no other of
-// its key is sent from this process until the request returns or MaxHold has passed.
+// conclude stores the value and then releases the lock, so that a process which the release wakes finds the value.
+// A request that the cache does not return from in time is left behind: the lock is then released, and this
+// process stores nothing more for the key until the request returns or MaxHold has passed.
 func (l *Loader[V]) conclude(ctx context.Context, s *store[V]) {
+	end := sync.OnceFunc(func() { l.lifetime.end(nil) }) // Close does not wait for a request that was left behind
+	defer end()
 	var released atomic.Bool
-	release := func() { // by the first of its callers; the other does not wait for that
-		if s.lease != nil && released.CompareAndSwap(false, true) {
+	release := func() { // the first of its callers does it; the other does not wait for that
+		if s.lease == nil {
+			return
+		}
+		l.lifetime.follow() // before the other one ends
+		defer l.lifetime.end(nil)
+		if released.CompareAndSwap(false, true) {
 			l.unlock(ctx, s.lease)
 		}
 	}
@@ -103,13 +113,16 @@ func (l *Loader[V]) conclude(ctx context.Context, s *store[V]) {
 		l.mu.Lock()
 		s.served = false
 		l.mu.Unlock()
-		l.cacheBreaker.trip(s.key, time.Now(), &noAnswerError{"not stored in time", context.DeadlineExceeded})
+		err := &noAnswerError{"not stored in time", context.DeadlineExceeded}
+		l.cacheBreaker.trip(s.key, time.Now(), err)
+		l.storeFailed(ctx, s, began, err)
 		release()
+		end()
 	}).Stop()
 	l.send(ctx, s, began)
 }
 
-// endStore takes s off its key's work, when it has returned or is given up, whichever is first.
+// endStore takes s off its key's work, when it has returned or is given up, whichever comes first.
 func (l *Loader[V]) endStore(s *store[V]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,8 +134,7 @@ func (l *Loader[V]) endStore(s *store[V]) {
 	l.endLocked(s.key, s.work)
 }
 
-// send calls Set or Add. It begins while the lock is held, and is cut off when that may end. An error is the
-// Cache's to report.
+// send calls Set or Add. It begins while the lock is held, and its context ends when the lock may end.
 func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	deadline, cutOff := began.Add(l.backendTimeout), false
 	if s.lease != nil && s.how == set {
@@ -133,23 +145,35 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	setCtx := lazyctx.WithoutCancel(ctx, deadline)
 	defer setCtx.Cancel()
 	if setCtx.Err() != nil {
+		l.storeFailed(ctx, s, began, locker.ErrNotHeld)
 		return
 	}
 	var err error
+	stored := true
 	if s.how == add {
-		_, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
+		stored, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
 	} else {
 		err = l.cache.Set(setCtx, s.key, s.v)
 	}
 	if err == nil {
 		l.cacheBreaker.succeeded(s.key, began)
 		l.unstored.clear(s.key)
+		if stored && s.outdated != 0 {
+			l.outdated.remove(s.key, s.outdated)
+		}
 		return
 	}
+	l.storeFailed(ctx, s, began, err)
 	if cutOff && setCtx.Err() != nil {
 		return
 	}
 	if !isNoAnswer(l.cacheBreaker.failed(setCtx, s.key, began, err)) {
 		l.unstored.set(s.key, time.Now().Add(l.outagePause))
+	}
+}
+
+func (l *Loader[V]) storeFailed(ctx context.Context, s *store[V], began time.Time, err error) {
+	if s.reported.CompareAndSwap(false, true) {
+		l.observeWork(ctx, StoreFailed, s.key, began, err)
 	}
 }

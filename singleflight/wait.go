@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// Between two looks at the cache, when nothing wakes a waiter: from firstPoll doubling up to lastPoll.
+	// The delay between two reads of the cache when nothing wakes a waiter doubles from firstPoll to lastPoll.
 	firstPoll = 5 * time.Millisecond
 	lastPoll  = 50 * time.Millisecond
 
-	// safetyPoll is the same where releases wake it: the holder may have vanished, which wakes no waiter.
+	// safetyPoll is that delay when releases wake it: the holder may have vanished, which wakes no waiter.
 	safetyPoll = time.Second
 
 	// maxFruitless is how many releases without a value a waiter watches before it loads by itself.
 	maxFruitless = 2
 
-	// releaseGap is how far apart two wake-ups must be to count as two releases. A wake-up is only a hint, and
-	// a subscription that breaks gives several at once.
+	// releaseGap is how far apart two wake-ups must be to count as two releases. A wake-up is only a hint, and a
+	// subscription that breaks causes several at once.
 	releaseGap = time.Second
 )
 
-// waitForValue is for a process that was refused the lock. It waits for the value and not for the lock, so
-// that all processes that wait have it as soon as it is there. It tries the lock again whenever that may be
+// waitForValue is for a process that was refused the lock. It waits for the value and not for the lock, so all
+// processes that wait have the value as soon as it is there. It tries the lock again whenever that may be
 // free.
 //
-// It ends with its last caller: there is nothing to complete.
+// It ends when its last caller leaves, since there is nothing to complete.
 func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ error) {
 	ctx.(*flight[V]).attach()
 	began := time.Now()
@@ -40,7 +40,7 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 	fruitless, released := 0, began // the releases that left no value, and when the last one was
 
 	for attempt := 0; ; attempt++ {
-		// A release before the subscription was live woke nothing, so there is an attempt before the first rest.
+		// A release before the subscription was live wakes nothing, so there is an attempt before the first rest.
 		if attempt > 0 || woken != nil {
 			lease, err := l.tryLock(ctx, key)
 			if !errors.Is(err, locker.ErrHeld) {
@@ -72,6 +72,7 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 		v, ok, err := l.readShared(ctx, key)
 		switch {
 		case ok || err == errReadAlone:
+			l.note(ctx, LoadWaited, nil)
 			return v, err
 		case err != nil:
 			unwatch()
@@ -80,14 +81,14 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 			unwatch()
 			how := add // another process holds the lock and may store a newer value
 			if fruitless >= maxFruitless {
-				how = addIfPossible // but seems to be as unable to as those before it
+				how = addIfPossible // but will probably store none, as those before it
 			}
-			return l.callSource(ctx, key, nil, how)
+			return l.callSource(ctx, key, nil, how, errWaitedLong)
 		case release:
-			// The source has failed elsewhere, or the cache refuses the value: to go on one at a time would
-			// take the longer the more processes there are. The rest of them follow within the time that the
-			// last load took, not all at the same moment. Wake-ups that are close together, and any within
-			// the first two gaps, are no evidence of that: the holder may be at work as before.
+			// The source has failed elsewhere, or the cache refuses the value. To go on one at a time would take
+			// longer the more processes there are, so the others call the source within the time that the last
+			// load took, but not all at the same moment. Wake-ups that are close together, and those within
+			// the first two gaps, are no evidence: the holder may still be at work.
 			now := time.Now()
 			took := now.Sub(released)
 			if fruitless > 0 && took < releaseGap {
@@ -108,9 +109,9 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 	}
 }
 
-// waitLimit returns how long to wait for a value. By default that is longer than a holder may take, so that
-// its end is seen, and up to half of that longer, so that processes which began together do not all call the
-// source together.
+// waitLimit returns how long to wait for a value. By default that is longer than a holder may take, so its end is
+// seen. A random part of up to half of that is added, so that processes which began together do not all call
+// the source together.
 func (l *Loader[V]) waitLimit() time.Duration {
 	if l.maxWait > 0 {
 		return l.maxWait
@@ -119,15 +120,15 @@ func (l *Loader[V]) waitLimit() time.Duration {
 	return d + rand.N(d/2+1)
 }
 
-// watch returns a channel that releases of key's lock wake, or nil if there is none: then the waiter polls,
-// and finds out in doing so what else may be wrong with the backend. unwatch ends ctx.
+// watch returns a channel that gets a value when key's lock is released, or nil if there is none: then the waiter
+// polls, and learns in that way of anything else that is wrong with the backend. unwatch ends ctx.
 func (l *Loader[V]) watch(ctx context.Context, unwatch func(), key string) <-chan struct{} {
 	w, ok := l.locker.(locker.Watcher)
 	if !ok {
 		return nil
 	}
 	timer := time.AfterFunc(l.lockBreaker.patience(), unwatch)
-	woken, err := w.Watch(ctx, key)
+	woken, err := w.Watch(ctx, l.keyPrefix+key)
 	if !timer.Stop() || err != nil {
 		return nil
 	}

@@ -1,0 +1,130 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// LoadEvent is how one [Loader.Load] ended, or work that a Loader did in the background.
+type LoadEvent struct {
+	Kind LoadEventKind
+	Key  string
+	Took time.Duration // by the Load, or by the work
+
+	// Err is the error of LoadFailed, RefreshFailed and StoreFailed. With LoadedUnlocked it is the reason
+	// for loading without the lock.
+	Err error
+}
+
+// LoadEventKind is the kind of a [LoadEvent].
+type LoadEventKind uint8
+
+// Each Load is one event of one of these kinds.
+const (
+	LoadHit        LoadEventKind = iota // the cache had the value
+	LoadJoined                          // another caller in this process got the value, in whichever way
+	LoadWaited                          // another process loaded the value
+	LoadStale                           // the cache had a stale value
+	Loaded                              // the source returned the value, under the lock
+	LoadedUnlocked                      // the source returned the value, without the lock
+	LoadFailed                          // Load returned an error
+)
+
+// These events happen in the background.
+const (
+	Refreshed     = LoadFailed + 1 + iota // the source returned a fresh value for a stale one
+	RefreshFailed                         // a stale value could not be refreshed
+	StoreFailed                           // a value that the source returned could not be stored, or not in time
+)
+
+// String returns a name for logs and metrics, such as "hit" or "loaded-unlocked".
+func (k LoadEventKind) String() string {
+	switch k {
+	case LoadHit:
+		return "hit"
+	case LoadJoined:
+		return "joined"
+	case LoadWaited:
+		return "waited"
+	case LoadStale:
+		return "stale"
+	case Loaded:
+		return "loaded"
+	case LoadedUnlocked:
+		return "loaded-unlocked"
+	case LoadFailed:
+		return "load-failed"
+	case Refreshed:
+		return "refreshed"
+	case RefreshFailed:
+		return "refresh-failed"
+	case StoreFailed:
+		return "store-failed"
+	}
+	return "LoadEventKind(" + strconv.Itoa(int(k)) + ")"
+}
+
+// WithLoadObserver makes the Loader call observe at the end of each [Loader.Load], with the Load's ctx, and after
+// background work, with a ctx that has the values of the Load that started the work but does not end. observe
+// must be safe for concurrent use. The caller of Load waits for it, so it should return quickly. Without an
+// observer events cost nothing. A nil observe is an error of every Load.
+//
+// If all callers have left a load, each of them is an event with its ctx's error. The load itself, which goes on,
+// is none.
+func WithLoadObserver(observe func(ctx context.Context, e LoadEvent)) LoaderOption {
+	return func(o *loaderOptions) { o.observe, o.hasObserver = observe, true }
+}
+
+// observation is the ctx of an observed Load, in which its flight notes how it came by the value. The caller reads
+// that once the flight has returned a value. A caller that joined another one's flight finds nothing noted.
+type observation struct {
+	context.Context
+	noted bool
+	kind  LoadEventKind
+	err   error
+}
+
+var (
+	errNoReturn   = errors.New("the source panicked or called runtime.Goexit")
+	errUnstored   = errors.New("the cache refused the previous value")
+	errWaitedLong = errors.New("another process has held the lock for too long")
+)
+
+// loadObserved is Load with an observer.
+func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, err error) {
+	began, o := time.Now(), &observation{Context: ctx}
+	err = errNoReturn
+	defer func() {
+		e := LoadEvent{Kind: LoadJoined, Key: key, Took: time.Since(began), Err: err}
+		switch {
+		case err != nil:
+			e.Kind = LoadFailed
+		case o.noted:
+			e.Kind, e.Err = o.kind, o.err
+		}
+		l.observe(ctx, e)
+	}()
+	return l.get(o, key)
+}
+
+// note is called in a flight that has found the value or is about to call the source. The last note counts. ctx is
+// the flight, or the context of a refresh, which has no caller.
+func (l *Loader[V]) note(ctx context.Context, kind LoadEventKind, err error) {
+	if l.observe == nil {
+		return
+	}
+	if f, _ := ctx.(*flight[V]); f != nil {
+		if o, _ := f.first.(*observation); o != nil {
+			o.noted, o.kind, o.err = true, kind, err
+		}
+	}
+}
+
+// observeWork reports background work that began at that time to the observer.
+func (l *Loader[V]) observeWork(ctx context.Context, kind LoadEventKind, key string, began time.Time, err error) {
+	if l.observe != nil {
+		l.observe(context.WithoutCancel(ctx), LoadEvent{kind, key, time.Since(began), err})
+	}
+}
