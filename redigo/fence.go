@@ -13,8 +13,11 @@ const seeded = 1e15
 // fence returns the next fencing number if token holds the lock, and 0 otherwise.
 func (o *operation) fence(token string) (uint64, error) {
 	number, isHolder, err := o.count(token)
+	if number < seeded {
+		number = 0
+	}
 	for range maxRepeats {
-		if err != nil || number >= seeded {
+		if err != nil || number > 0 {
 			break
 		}
 		number, isHolder, err = o.seed(token)
@@ -22,7 +25,7 @@ func (o *operation) fence(token string) (uint64, error) {
 	switch {
 	case err != nil:
 		return 0, err
-	case number < seeded:
+	case number == 0:
 		return 0, errChanged
 	case !isHolder:
 		return 0, nil
@@ -51,9 +54,10 @@ func (o *operation) count(token string, before ...command) (number uint64, isHol
 }
 
 // seed is count, but first sets a counter that was lost to the time, which was read after the loss
-// and is therefore greater than all numbers that were returned before it. Of several that do so at
-// once only one may succeed: each changes the mark that all of them watch. They do not watch the
-// counter, which others may be incrementing.
+// and is therefore greater than all numbers that were returned before it. (If the server's clock is
+// before 2001, each number is one more than the last, or the time.) Of several that do so at once
+// only one may succeed: each changes the mark that all of them watch. They do not watch the counter,
+// which others may be incrementing.
 func (o *operation) seed(token string) (number uint64, isHolder bool, err error) {
 	mark := o.l.book + "seed"
 	replies, err := o.do(o.timed(command{"WATCH", mark}, command{"GET", o.counter()})...)
@@ -72,7 +76,7 @@ func (o *operation) seed(token string) (number uint64, isHolder bool, err error)
 		return o.count(token)
 	}
 	return o.count(token,
-		command{"GETSET", o.counter(), now - 1}, // SET, of a counter only
+		command{"GETSET", o.counter(), max(int64(last), now-1)}, // SET, of a counter only
 		command{"SETEX", mark, 60, now}, command{"DEL", mark})
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -170,4 +172,30 @@ func TestFenceByTheClientsClock(t *testing.T) {
 	next, ok, err := l.Fence(ctx, "k", "t")
 	isOK(t)(ok, err)
 	assert.Equal(t, number+1, next)
+}
+
+// On a server whose clock is before 2001 the numbers grow all the same.
+func TestFenceOnAnOldClock(t *testing.T) {
+	t.Parallel()
+	srv, _, raw := newServer(t)
+	var by atomic.Int64
+	by.Store(1000 - raw.now()/1e6)
+	pool := newPool(t, srv.Addr)
+	dial := pool.Dial
+	pool.Dial = func() (redis.Conn, error) {
+		conn, err := dial()
+		return shifted{conn, &by}, err
+	}
+	l := New(pool)
+	isOK(t)(l.Acquire(background, "k", "t", time.Hour))
+	var last uint64
+	for i := range 20 {
+		if i == 10 { // the clock is set back
+			by.Add(-500)
+		}
+		number := mint(t, l, "k", "t")
+		require.Greater(t, number, last)
+		require.Less(t, number, uint64(seeded))
+		last = number
+	}
 }
