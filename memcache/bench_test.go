@@ -13,9 +13,8 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 )
 
-// The benchmarks hold a Locker against the add and delete that people write by hand. That is two
-// requests a cycle where a Locker makes three, and its delete frees the lock of whoever has it by
-// then.
+// The benchmarks compare a Locker with the usual handwritten add and delete. That is two requests a
+// cycle where a Locker makes three, and its delete also frees the lock of a later holder.
 
 type cycle func(b *testing.B, key string)
 
@@ -45,7 +44,7 @@ func cycles(client *gomemcache.Client) map[string]cycle {
 	}
 }
 
-// BenchmarkCycle is acquire and release of a lock that nobody else wants.
+// BenchmarkCycle measures acquire and release without contention.
 func BenchmarkCycle(b *testing.B) {
 	client := newClient(b, testserver.Memcached(b).Addr)
 	for name, cycle := range cycles(client) {
@@ -77,7 +76,7 @@ func BenchmarkCycle32(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused is the attempt that a waiter makes again and again.
+// BenchmarkRefused measures the attempt that a waiter repeats.
 func BenchmarkRefused(b *testing.B) {
 	client := newClient(b, testserver.Memcached(b).Addr)
 	l := New(client)

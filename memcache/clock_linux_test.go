@@ -19,12 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server's clock is the whole seconds of CLOCK_MONOTONIC, looked at every 1.0007 seconds or so.
-// When those looks drift across the turn of a second, the clock steps by two, and what was stored
-// for N seconds lives for less than N-1. Servers that are started just before the turn of a second
-// do so soon: here locks of one second are held, all the time, while they do. On a busy machine
-// they may start at another time, so there are several tries; a test in which no clock has stepped
-// has checked nothing.
+// The server's clock is CLOCK_MONOTONIC in whole seconds, read every 1.0007 seconds or so. When
+// those readings drift across the turn of a second, the clock steps by two, and an item stored for
+// N seconds lives for less than N-1. Servers that are started just before the turn of a second do
+// so soon: here locks of one second are held, all the time, while they do. On a busy machine they
+// may start at another time, so there are several tries; a test in which no clock has stepped has
+// checked nothing.
 func TestClockStepsByTwo(t *testing.T) {
 	t.Parallel()
 	for try := range 6 {
@@ -50,7 +50,7 @@ func holdWhileClocksStep(t *testing.T, early, limit time.Duration) int32 {
 	var steps atomic.Int32
 	var addrs []string
 	for i := range servers {
-		// It takes the server some milliseconds to look at the clock first.
+		// The server takes some milliseconds until it first reads the clock.
 		time.Sleep(untilPhase(t, 960*time.Millisecond-early+time.Duration(i)*8*time.Millisecond))
 		addrs = append(addrs, testserver.Memcached(t).Addr)
 	}
@@ -61,7 +61,7 @@ func holdWhileClocksStep(t *testing.T, early, limit time.Duration) int32 {
 			all.Go(func() {
 				for n := 0; !stop.Load() && !t.Failed(); n++ {
 					expires(t, a, b, fmt.Sprintf("server %d, key %d, round %d", i, k, n), time.Second, n%2 == 1)
-					// The lock came free as the clock moved: leave that phase.
+					// The lock was freed as the clock moved: leave that phase.
 					time.Sleep(time.Duration(k) * time.Second / keys)
 				}
 			})
@@ -89,7 +89,7 @@ func holdWhileClocksStep(t *testing.T, early, limit time.Duration) int32 {
 	return steps.Load()
 }
 
-// untilPhase is how long it takes until CLOCK_MONOTONIC is at that fraction of its second.
+// untilPhase returns the time until CLOCK_MONOTONIC is at that fraction of its second.
 func untilPhase(t *testing.T, phase time.Duration) time.Duration {
 	const clockMonotonic = 1
 	var now syscall.Timespec
@@ -98,7 +98,7 @@ func untilPhase(t *testing.T, phase time.Duration) time.Duration {
 	return (phase - time.Duration(now.Nsec) + time.Second) % time.Second
 }
 
-// serverClock reads a server's own clock.
+// serverClock returns the server's clock.
 type serverClock struct {
 	conn  net.Conn
 	lines *bufio.Scanner

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The client is as people have it, but for its timeout: on a busy machine a proxy can be slower
-// than the half second after which it takes a server for dead.
+// The client has its defaults, except for the timeout: on a busy machine a proxy can take longer
+// than half a second, after which the client considers a server dead.
 func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Config{
 		New: func(tb testing.TB, addr string) locker.Locker {

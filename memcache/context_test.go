@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// operations are the three, each as a function of a context.
+// operations returns the three operations by name.
 func operations(l *Locker, key, token string) map[string]func(context.Context) (bool, error) {
 	return map[string]func(context.Context) (bool, error){
 		"acquire": func(ctx context.Context) (bool, error) { return l.Acquire(ctx, key, token, time.Minute) },
@@ -69,8 +69,8 @@ func TestDoneBetween(t *testing.T) {
 	require.True(t, ok)
 }
 
-// A server that hangs costs a caller its ctx, if that is shorter than the client's timeout, and
-// otherwise that timeout; and the goroutine that was left behind ends with the timeout.
+// A caller of a server that hangs returns when its ctx ends, if that is before the client's
+// timeout, and otherwise at the timeout. A goroutine that was left behind ends at the timeout.
 func TestHungServer(t *testing.T) {
 	srv := testserver.Memcached(t)
 	client := newClient(t, srv.Addr)
@@ -81,7 +81,7 @@ func TestHungServer(t *testing.T) {
 	require.True(t, ok)
 	srv.Pause()
 	for name := range operations(l, "k", "t") {
-		// A token that nothing is under way for.
+		// A token for which no call is under way.
 		op := operations(l, "k", "t "+name)[name]
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		start := time.Now()
@@ -124,7 +124,8 @@ func left() string {
 	return strings.Join(left, "\n\n")
 }
 
-// A Release waits behind an Acquire that its caller has left, so that it finds what that leaves.
+// A Release waits behind an Acquire that its caller has left, so that it finds the lock that the
+// Acquire takes.
 func TestReleaseBehindAcquire(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)

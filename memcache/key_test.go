@@ -37,9 +37,8 @@ func TestItemKey(t *testing.T) {
 	}
 }
 
-// FuzzItemKey holds two names under one prefix against each other: they share a key only when they
-// are the same name, a key is always one that memcached and its client take, and a hash is never
-// where a plain name can get to.
+// FuzzItemKey compares two names under one prefix: they share a key only if they are equal,
+// memcached and its client accept every key, and no plain name has the key of a hash.
 func FuzzItemKey(f *testing.F) {
 	f.Add("locker:", "a", "b")
 	f.Add("#", "a b", "sha256:"+strings.Repeat("0", 64))
@@ -78,7 +77,7 @@ func FuzzItemKey(f *testing.F) {
 	})
 }
 
-// The names at the edges of what memcached and its client take, with every byte, are distinct locks
+// Names at the limits of what memcached and its client accept, with every byte, are distinct locks
 // on a real server.
 func TestNames(t *testing.T) {
 	t.Parallel()
@@ -114,7 +113,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Tokens are compared byte for byte, and may have any bytes.
+// Tokens are compared byte for byte, and may contain any bytes.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)

@@ -21,7 +21,7 @@ func mustAcquire(t *testing.T, l *Locker, key, token string) {
 	require.True(t, ok)
 }
 
-// isGone fails the test unless token does not hold the lock any more and another can have it.
+// isGone fails the test unless token no longer holds the lock and another can take it.
 func isGone(t *testing.T, l *Locker, key, token string) {
 	t.Helper()
 	ctx := context.Background()
@@ -34,7 +34,7 @@ func isGone(t *testing.T, l *Locker, key, token string) {
 	mustAcquire(t, l, key, token+"'s successor")
 }
 
-// What people see with "get locker:name".
+// The item that "get locker:name" shows.
 func TestItem(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, testserver.Memcached(t).Addr)
@@ -55,7 +55,7 @@ func TestItem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What another program has put at the lock's key is an error and stays as it is.
+// An item of another program at the lock's key is an error and is left alone.
 func TestForeignValues(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, testserver.Memcached(t).Addr)
@@ -91,7 +91,7 @@ func TestRestartWhileHeld(t *testing.T) {
 	l := New(newClient(t, srv.Addr))
 	mustAcquire(t, l, "k", "t")
 	srv.Restart()
-	// The client finds out that its connection has gone, which is an error of its own, once.
+	// The client detects that its connection is gone, which is one error.
 	require.Eventually(t, func() bool {
 		ok, err := l.Extend(context.Background(), "k", "t", time.Minute)
 		assert.False(t, ok)
@@ -100,8 +100,8 @@ func TestRestartWhileHeld(t *testing.T) {
 	isGone(t, l, "k", "t")
 }
 
-// A restart within an operation can make it meet a new item with an old number, as the numbers start
-// again: that is documented, not prevented. These are the two steps of a Release.
+// A restart within an operation can make it meet a new item with an old number, as the numbers
+// start again. That is documented, not prevented. These are the two steps of a Release.
 func TestRestartWithinRelease(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)
@@ -119,8 +119,8 @@ func TestRestartWithinRelease(t *testing.T) {
 	isGone(t, New(b), "k", "b")
 }
 
-// big is a token of which two megabytes hold a few thousand only. The server keeps memory by size
-// of item: what is to drive it out, or keep it out, has to be as big.
+// big is a token of which two megabytes hold only a few thousand. The server divides its memory by
+// item size, so the items that evict it have to be as big.
 var big = strings.Repeat("t", 1000)
 
 func fill(client *gomemcache.Client, items int) error {
@@ -139,12 +139,12 @@ func TestEviction(t *testing.T) {
 	client := newClient(t, testserver.Memcached(t, "-m", "2").Addr)
 	l := New(client)
 	mustAcquire(t, l, "k", big)
-	// Looking in between would keep the item: the server drops first what nobody asks for.
+	// Reading it in between would keep the item: the server evicts the least recently used ones.
 	require.NoError(t, fill(client, 20_000))
 	isGone(t, l, "k", big)
 }
 
-// A server that does not evict refuses what needs memory when it is full, with its cause. A lock
+// A full server that does not evict refuses requests that need memory, with the cause. A lock
 // that is held then cannot be released, and lasts until its ttl is over.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
@@ -158,14 +158,14 @@ func TestOutOfMemory(t *testing.T) {
 			ok, err := op(context.Background())
 			assert.False(t, ok, "%s %s", name, key)
 			if key == "free" && name != "acquire" {
-				assert.NoError(t, err, "%s: to see that nobody holds it takes no memory", name)
+				assert.NoError(t, err, "%s: finding that it is free takes no memory", name)
 				continue
 			}
 			assert.ErrorContains(t, err, "SERVER_ERROR out of memory", "%s %s", name, key)
 		}
 	}
 	_, err := client.Get("locker:free")
-	assert.ErrorIs(t, err, gomemcache.ErrCacheMiss, "a lock is left that nobody was given")
+	assert.ErrorIs(t, err, gomemcache.ErrCacheMiss, "a lock without a holder is left")
 	item, err := client.Get("locker:held")
 	require.NoError(t, err)
 	assert.Equal(t, big, string(item.Value))
@@ -203,8 +203,8 @@ func TestServerDown(t *testing.T) {
 	}
 }
 
-// Names are spread over the servers, each has its lock on one of them, and a server that is down takes
-// along its own only.
+// Names are spread over the servers, each has its lock on one of them, and a server that is down
+// affects only its own.
 func TestSeveralServers(t *testing.T) {
 	t.Parallel()
 	servers := []*testserver.Server{testserver.Memcached(t), testserver.Memcached(t), testserver.Memcached(t)}
@@ -240,7 +240,7 @@ func TestSeveralServers(t *testing.T) {
 	}
 }
 
-// Clients with different lists look for a lock on different servers: that is documented, not prevented.
+// Clients with different lists look for a lock on different servers. That is documented, not prevented.
 func TestDifferentServerLists(t *testing.T) {
 	t.Parallel()
 	x, y := testserver.Memcached(t).Addr, testserver.Memcached(t).Addr

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slack is what a busy machine may add to the time after which a lock is free. What is too early needs
-// none: that a call returned before another had lasted for ttl is exact on any machine.
+// slack is the delay that a busy machine may add until a lock is found free. A lock that ends too
+// early needs no slack: the order of two calls is exact on any machine.
 const slack = 5 * time.Second
 
 // expires takes the lock of key for ttl, and fails the test if another client gets it before ttl has

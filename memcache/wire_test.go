@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wire is what a client's requests and replies pass through. The client writes a request at once, so a
+// wire intercepts a client's requests and replies. The client writes a request at once, so a
 // write is a round trip.
 type wire struct {
 	// sending is called with the verb of a request before it goes to the server; it may block.
@@ -72,7 +72,7 @@ func (c *wireConn) Read(b []byte) (int, error) {
 func (w *wire) onSending(f func(verb string))        { w.sending.Store(&f) }
 func (w *wire) onReceived(f func(verb string) error) { w.received.Store(&f) }
 
-// requests returns the verbs that were sent since the last time it was asked.
+// requests returns the verbs of the requests since its last call.
 func (w *wire) requests() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,8 +81,8 @@ func (w *wire) requests() string {
 	return sent
 }
 
-// pauseBefore holds the first request with that verb back. The channel paused is closed when it is
-// there, and it goes on when resume is called.
+// pauseBefore holds back the first request with that verb until resume is called. It closes paused
+// when the request comes.
 func (w *wire) pauseBefore(tb testing.TB, verb string) (paused <-chan struct{}, resume func()) {
 	there, goOn := make(chan struct{}), make(chan struct{})
 	var first, last sync.Once
@@ -178,8 +178,8 @@ func TestPausedOnTheWire(t *testing.T) {
 	}
 }
 
-// While a lock is extended again and again by its own token, an operation that meets the change
-// each time gives up with an error: it cannot say false, as the token holds the lock.
+// If the token itself extends the lock under each try of an operation, the operation gives up with
+// an error. It cannot return false, since the token holds the lock.
 func TestChangingAllTheTime(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)
@@ -222,8 +222,8 @@ func TestChangingAllTheTime(t *testing.T) {
 	}
 }
 
-// A lock that is free again when the refused Acquire looks who has it is taken after all; and when that
-// happens each time, as it may among many contenders, the lock was another's: that is no error.
+// If the lock is free again when a refused Acquire reads it, Acquire tries again. If that happens
+// each time, as it may with many contenders, the result is false and no error.
 func TestGoneWhenLookedAt(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)
@@ -266,8 +266,8 @@ func TestGoneWhenLookedAt(t *testing.T) {
 	}
 }
 
-// The server did it and the reply is lost: the outcome is unknown, which is an error, and the
-// client does not try again by itself. The same token may.
+// If the reply to a request that the server carried out is lost, the outcome is unknown, which is
+// an error. The client does not repeat the request, but the caller may, with the same token.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Memcached(t)

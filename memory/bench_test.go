@@ -163,7 +163,7 @@ func BenchmarkParallelOwnKeys(b *testing.B) {
 	})
 }
 
-// Thirty-two goroutines a processor in one queue: an operation is a lock handed on.
+// Thirty-two goroutines for each processor in one queue: an operation is a handoff.
 func BenchmarkParallelOneKey(b *testing.B) {
 	ctx, l := context.Background(), New()
 	var id atomic.Int64

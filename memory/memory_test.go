@@ -53,7 +53,7 @@ func (u user) fence(token string) (uint64, bool) {
 	return n, ok
 }
 
-// census is what a Locker keeps.
+// census counts what a Locker keeps.
 type census struct{ entries, waiters, watchers, timers int }
 
 // count takes the census of l, and fails the test if its parts contradict each other.
@@ -86,7 +86,7 @@ func count(t *testing.T, l *Locker) census {
 			}
 			require.Same(t, last, e.tail, "the queue is broken")
 			if e.head == nil {
-				require.Equal(t, idle, e.alarm, "a timer runs and nobody waits")
+				require.Equal(t, idle, e.alarm, "a timer runs without a waiter")
 			} else {
 				require.NotEqual(t, released, e.expires, "a free lock has a queue")
 				require.LessOrEqual(t, e.alarm, e.expires, "the timer goes off too late")
@@ -243,7 +243,7 @@ func TestLongestTTL(t *testing.T) {
 
 		w := u.wait(context.Background(), "b", math.MaxInt64)
 		time.Sleep(century)
-		require.False(t, w.returned(), "a lock for ever has passed to the next")
+		require.False(t, w.returned(), "a lock with the longest ttl has passed to the next")
 		require.True(t, u.release("a"))
 		require.NoError(t, w.result().err)
 		require.True(t, w.deadline.After(time.Now().Add(math.MaxInt64/4)), w.deadline)
@@ -258,7 +258,7 @@ func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
 		_, ok := u.fence("a")
-		require.False(t, ok, "nobody holds it")
+		require.False(t, ok, "it is free")
 
 		var last uint64
 		grows := func(token string) {
@@ -330,7 +330,7 @@ func TestFencesOfManyKeys(t *testing.T) {
 	all.Wait()
 }
 
-// The errors keep what they wrap and name the operation and the key.
+// The error of a Wait that gives up wraps both causes.
 func TestErrorInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)

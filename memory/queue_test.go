@@ -20,8 +20,8 @@ type waiting struct {
 	at       time.Time // when it returned
 }
 
-// wait calls Wait in a goroutine of the test's bubble and returns when that is in the queue, or
-// back already.
+// wait calls Wait in a goroutine of the test's bubble, and returns when that is in the queue or has
+// returned.
 func (u user) wait(ctx context.Context, token string, ttl time.Duration) *waiting {
 	w := &waiting{done: make(chan struct{})}
 	go func() {
@@ -33,7 +33,7 @@ func (u user) wait(ctx context.Context, token string, ttl time.Duration) *waitin
 	return w
 }
 
-// returned says whether Wait has returned by now.
+// returned reports whether Wait has returned.
 func (w *waiting) returned() bool {
 	synctest.Wait()
 	select {
@@ -44,7 +44,7 @@ func (w *waiting) returned() bool {
 	}
 }
 
-// result is w as it is when Wait has returned.
+// result waits until Wait has returned.
 func (w *waiting) result() *waiting {
 	<-w.done
 	return w
@@ -115,8 +115,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// A holder that never comes back costs the queue its ttl, and so does each waiter that was granted
-// the lock.
+// A holder that vanishes costs the queue its ttl, and so does each waiter that vanishes after its
+// grant.
 func TestVanishedHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
@@ -144,8 +144,7 @@ func TestVanishedHolders(t *testing.T) {
 	})
 }
 
-// At the very moment of expiry, an Acquire may come before the timer: the queue is served first all
-// the same.
+// If an Acquire comes at the moment of expiry, before the timer, the queue is still served first.
 func TestLineComesFirstAtExpiry(t *testing.T) {
 	for _, ops := range []struct {
 		name string
@@ -264,7 +263,7 @@ func TestLeavingTheQueue(t *testing.T) {
 	}
 }
 
-// When the grant and the end of ctx meet, Wait says that it gave up, and the next in the queue has
+// If the grant and the end of ctx coincide, Wait returns an error, and the next in the queue has
 // the lock.
 func TestGrantCrossesWithLeaving(t *testing.T) {
 	for range 50 { // which of the two the waiter sees first is a matter of luck
@@ -326,7 +325,7 @@ func TestLeaveAfterGrant(t *testing.T) {
 		u.release("holder")
 		<-woken
 		leave(s, w)
-		require.Len(t, woken, 1, "that was a release, and woke nobody")
+		require.Len(t, woken, 1, "the release woke no watcher")
 		require.True(t, u.acquire("stranger", time.Hour))
 	})
 	t.Run("extended meanwhile by the same token", func(t *testing.T) {
@@ -371,7 +370,7 @@ func TestLeaveAfterGrant(t *testing.T) {
 	})
 }
 
-// quietly is a context that ends without a word: only Err tells.
+// quietly is a context whose end only Err shows.
 type quietly struct {
 	context.Context
 	ended bool
@@ -384,7 +383,7 @@ func (c *quietly) Err() error {
 	return nil
 }
 
-// A waiter that sees the grant first looks at its ctx all the same.
+// A waiter that sees the grant first still checks its ctx.
 func TestGrantSeenAfterTheEndOfContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)
@@ -400,8 +399,8 @@ func TestGrantSeenAfterTheEndOfContext(t *testing.T) {
 	})
 }
 
-// A waiter whose ctx ends at the moment the holder expires has the lock or does not: in both cases
-// it is not lost.
+// If a waiter's ctx ends at the moment when the holder expires, it has the lock or does not. In
+// both cases the lock is not lost.
 func TestTimeoutAtExpiry(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -434,7 +433,7 @@ func TestWaitByTheHolder(t *testing.T) {
 	})
 }
 
-// Nobody should, but two that wait by one token are served one after the other, each in its turn.
+// Two waiters with the same token, which callers should avoid, are served one after the other.
 func TestOneTokenTwiceInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)

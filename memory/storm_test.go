@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// storm lets many goroutines want few locks, by Wait and by Acquire, with contexts that end at random
-// moments, and holders that vanish. Two inside a lock are a data race, and a wrong total.
+// storm runs many goroutines that contend for few locks by Wait and Acquire, with contexts that end
+// at random, and holders that vanish. Two holders at a time are a data race and a wrong total.
 func storm(t *testing.T, rounds int, pause func(maxi time.Duration) time.Duration) {
 	const workers, keys = 32, 3
 	l := New()
@@ -80,7 +80,7 @@ func storm(t *testing.T, rounds int, pause func(maxi time.Duration) time.Duratio
 			}
 		})
 	}
-	wg.Wait() // all who did not leave have been served
+	wg.Wait() // all waiters that did not leave have been served
 	t.Logf("granted %d, of them to patient ones %d; left the queue %d, vanished %d",
 		granted.Load(), patient.Load(), left.Load(), vanished.Load())
 	for k := range keys {
@@ -101,7 +101,7 @@ func random(maxi time.Duration) time.Duration { return rand.N(maxi) + 1 }
 
 func TestStorm(t *testing.T) { storm(t, 300, random) }
 
-// In a bubble all that happens in the same millisecond happens at the same moment: more things cross.
+// In a bubble all events of a millisecond happen at the same moment, so more of them cross.
 func TestStormInStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		storm(t, 1000, func(maxi time.Duration) time.Duration {
@@ -110,7 +110,7 @@ func TestStormInStep(t *testing.T) {
 	})
 }
 
-// Watchers that come and go, while a lock is passed about.
+// Watchers come and go while a lock changes hands.
 func TestWatchStorm(t *testing.T) {
 	l := New()
 	ctx, cancel := context.WithCancel(t.Context())

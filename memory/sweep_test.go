@@ -11,15 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sweepAll lets each shard have a sweep.
+// sweepAll sweeps each shard once.
 func (u user) sweepAll() {
 	for i := range u.l.shards {
 		u.l.shards[i].sweep()
 	}
 }
 
-// round is how many operations, of whatever kind and key, see every entry of l. Twice as many as
-// there are need looks: when one is removed, the last takes its slot, and may be looked at again.
+// round returns a number of operations, of any kind and key, that sweep every entry of l. That
+// takes up to two looks for each: when an entry is removed, the last one takes its slot and may be
+// looked at again.
 func (l *Locker) round() int {
 	most := 0
 	for i := range l.shards {
@@ -70,7 +71,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A sweep looks at what takes the slot of the removed, too.
+// A sweep also looks at the entry that takes the slot of a removed one.
 func TestSweepRemovesAllItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s shard
@@ -121,7 +122,7 @@ func TestSweepServesTheQueue(t *testing.T) {
 	})
 }
 
-// A timer that was stopped too late finds an entry that is gone, or is another key's by now.
+// A timer that was stopped too late may find that its entry is gone or has another key.
 func TestLateTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUser(t)

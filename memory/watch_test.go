@@ -19,7 +19,7 @@ func (u user) watch(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-// woken says whether a wake-up is there, and takes it.
+// woken takes a wake-up and reports whether there was one.
 func woken(c <-chan struct{}) bool {
 	select {
 	case _, open := <-c:
@@ -55,7 +55,7 @@ func TestWatch(t *testing.T) {
 		w := u.wait(t.Context(), "b", time.Hour)
 		require.True(t, u.release("a"))
 		require.NoError(t, w.result().err)
-		assert.True(t, woken(first), "a release that hands over is one, too")
+		assert.True(t, woken(first), "a release that hands over is one as well")
 		assert.True(t, woken(second))
 		assert.False(t, woken(other))
 	})
@@ -99,7 +99,7 @@ func TestWatchOutlivesTheLock(t *testing.T) {
 		require.True(t, u.acquire("a", time.Second))
 		time.Sleep(time.Second)
 		u.sweepAll()
-		assert.True(t, woken(c), "an expiry that is seen is signalled")
+		assert.True(t, woken(c), "an expiry that is noticed is signaled")
 		u.sweepAll()
 		assert.False(t, woken(c), "and once")
 		assert.Equal(t, census{entries: 1, watchers: 1}, count(t, u.l))

@@ -13,8 +13,8 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 )
 
-// BenchmarkOperations counts the requests of each, and of locking and unlocking, with contexts that
-// need no goroutine and with one whose deadline is near.
+// BenchmarkOperations counts the requests of each operation, and of locking and unlocking, with
+// contexts that need no goroutine and with one whose deadline is near.
 func BenchmarkOperations(b *testing.B) {
 	srv := testserver.Redis(b)
 	raw := newRaw(b, srv.Addr)
@@ -96,7 +96,7 @@ func deadline(ctx context.Context) time.Time {
 	return d
 }
 
-// BenchmarkParallel is locking and unlocking by 32 goroutines, each its own keys.
+// BenchmarkParallel measures 32 goroutines that lock and unlock keys of their own.
 func BenchmarkParallel(b *testing.B) {
 	srv := testserver.Redis(b)
 	for _, goroutines := range []int{1, 32} {
@@ -126,7 +126,7 @@ func BenchmarkParallel(b *testing.B) {
 	}
 }
 
-// BenchmarkHandOver is one key that four Lockers take in turns.
+// BenchmarkHandOver measures four Lockers that take one key in turn.
 func BenchmarkHandOver(b *testing.B) {
 	srv := testserver.Redis(b)
 	raw := newRaw(b, srv.Addr)
@@ -164,7 +164,7 @@ func parallel(b *testing.B, goroutines int, f func(next func() bool)) {
 	b.StopTimer()
 }
 
-// stat is a number of INFO.
+// stat returns a number from the server's INFO.
 func stat(raw rawConn, name string) int64 {
 	raw.tb.Helper()
 	for _, line := range strings.Split(raw.string("INFO", "all"), "\n") {

@@ -15,7 +15,7 @@ import (
 
 const hour = int64(time.Hour / time.Microsecond)
 
-// steps makes a client's clock one that can be stepped.
+// steps replaces a client's clock by one that can be stepped.
 type steps struct{ by atomic.Int64 } // µs
 
 func (s *steps) on(l *Locker) *steps {
@@ -24,8 +24,8 @@ func (s *steps) on(l *Locker) *steps {
 	return s
 }
 
-// rightly checks that a lock, for which an operation with that ttl has begun at the server's time
-// before and has succeeded, lives for its ttl from then, and hardly longer.
+// rightly checks that a lock, which a successful operation with that ttl has taken or extended
+// since the server's time before, lives for ttl from then, and hardly longer.
 func rightly(tb testing.TB, raw rawConn, key string, before int64, ttl time.Duration, what string) {
 	tb.Helper()
 	expiry, after := raw.value(key).expiry*1000, raw.now()
@@ -69,7 +69,7 @@ func TestClockSteps(t *testing.T) {
 	isOK(t)(holder.Extend(background, "held", "holder", time.Minute))
 }
 
-// The clock jumps within an operation, at each point at which it is looked at. What says true is right.
+// The clock jumps within an operation, at each point at which it is read. A result of true is right.
 func TestClockStepsMidway(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -121,7 +121,7 @@ func TestClockStepsMidway(t *testing.T) {
 	}
 }
 
-// A clock that jumps at every look makes operations fail in the end, but never makes them wrong.
+// A clock that jumps at every reading makes operations fail, but their results are never wrong.
 func TestClockMad(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -136,14 +136,14 @@ func TestClockMad(t *testing.T) {
 			require.ErrorIs(t, err, errChanged)
 			continue
 		}
-		require.True(t, ok, "nobody else is here")
+		require.True(t, ok, "there is no other client")
 		oks++
 		require.GreaterOrEqual(t, raw.value("locker:"+key).expiry*1000, before+time.Minute.Microseconds())
 	}
 	t.Logf("%d of 300 were right after all", oks)
 }
 
-// A lock that came out short, and was taken by another before it could be corrected, is the other's.
+// A lock that came out short, and that another took before it could be corrected, belongs to the other.
 func TestTakenBeforeCorrection(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)
@@ -181,7 +181,7 @@ func (c shifted) DoWithTimeout(timeout time.Duration, name string, args ...any) 
 	return reply, err
 }
 
-// shift changes all times in a reply: they are all that comes as two numbers.
+// shift changes all times in a reply, which are the only pairs of numbers.
 func (c shifted) shift(reply any) {
 	list, _ := reply.([]any)
 	if parts, err := redis.Int64s(reply, nil); err == nil && len(parts) == 2 && parts[0] > firstSecond {
@@ -194,7 +194,7 @@ func (c shifted) shift(reply any) {
 }
 
 // The server's clock is stepped, or another server takes its place: the next lock is right by the
-// new time.
+// new clock.
 func TestServerClockSteps(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -278,7 +278,7 @@ func TestClock(t *testing.T) {
 	c.observe(0, 5_000_000)
 	assert.EqualValues(t, 5_000_000, c.ahead.Load(), "one request that was very slow is forgotten at once")
 
-	// Rounded up, each time: to µs, and then to ms.
+	// Rounded up twice: to µs, and then to ms.
 	assert.EqualValues(t, 5_000+1+2, c.expiry(time.Nanosecond))
 	assert.EqualValues(t, 5_000+1+2, c.expiry(time.Millisecond))
 	assert.EqualValues(t, 5_000+2+2, c.expiry(time.Millisecond+1))

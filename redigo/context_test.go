@@ -37,8 +37,8 @@ func TestDoneBefore(t *testing.T) {
 	assert.EqualValues(t, 1, w.dials.Load())
 }
 
-// When ctx ends between two steps the next one is not made, and nothing else is sent either: the
-// connection is closed, since it is watching the key.
+// If ctx ends between two steps, nothing more is sent. The connection is closed, since it is
+// watching the key.
 func TestDoneBetween(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -85,13 +85,13 @@ func TestDoneBetween(t *testing.T) {
 	}
 }
 
-// A server that hangs costs a caller its ctx, if that is shorter than the timeout, and otherwise the
-// timeout; and the goroutine that was left behind ends with it.
+// A caller of a server that hangs returns when its ctx ends, if that is before the timeout, and
+// otherwise at the timeout. A goroutine that was left behind ends at the timeout.
 func TestHungServer(t *testing.T) {
 	srv, l, _ := newServer(t)
 	isOK(t)(l.Acquire(background, "k", "t", time.Minute))
 	var all sync.WaitGroup
-	for range 8 { // so that nobody has to dial
+	for range 8 { // so that no call has to dial
 		all.Go(func() {
 			_, err := l.Acquire(background, "k", "u", time.Minute)
 			assert.NoError(t, err)
@@ -120,7 +120,7 @@ func TestHungServer(t *testing.T) {
 			assert.True(t, timeout != nil && timeout.Timeout(), name)
 			assert.False(t, ok, name)
 		})
-		all.Go(func() { // cancelled on the way
+		all.Go(func() { // canceled under way
 			ctx, cancel := context.WithCancel(background)
 			time.AfterFunc(50*time.Millisecond, cancel)
 			start := time.Now()
@@ -143,7 +143,7 @@ func TestHungServer(t *testing.T) {
 	isOK(t)(l.Release(background, "k", "t"))
 }
 
-// A deadline that is far when an operation begins, and near when its second step does, is kept to.
+// A deadline that is far when an operation begins, and near when its second step does, is honored.
 func TestDeadlineComesNear(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -168,7 +168,8 @@ func TestDeadlineComesNear(t *testing.T) {
 	srv.Continue()
 }
 
-// A Release waits behind an Acquire whose caller has left, so that it finds what that leaves.
+// A Release waits behind an Acquire whose caller has left, so that it finds the lock that the
+// Acquire takes.
 func TestReleaseBehindAcquire(t *testing.T) {
 	t.Parallel()
 	srv, other, _ := newServer(t)
@@ -210,8 +211,8 @@ func TestReleaseBehindAcquire(t *testing.T) {
 	isOK(t)(other.Acquire(background, "k", "o", time.Minute))
 }
 
-// A Dial function or a test of the pool's that does not return keeps nobody whose ctx ends, and what it
-// returns in the end goes back to the pool.
+// If the pool's Dial or TestOnBorrow function does not return, callers return when their ctx ends,
+// and a connection that comes later goes back to the pool.
 func TestHungDial(t *testing.T) {
 	srv := testserver.Redis(t)
 	hang := func(t *testing.T, l *Locker, hanging *atomic.Bool, goOn chan struct{}) {
@@ -403,7 +404,7 @@ func TestPools(t *testing.T) {
 	_, err = New(&redis.Pool{Dial: func() (redis.Conn, error) { return nil, refused }}).Watch(background, "k")
 	assert.ErrorIs(t, err, refused)
 
-	// A connection of the user's own making that knows no timeouts: nothing is sent over it.
+	// Nothing is sent over a user's connection that has no timeouts.
 	w, pool := newWire(t, srv.Addr)
 	dial := pool.Dial
 	pool.Dial = func() (redis.Conn, error) {
@@ -420,8 +421,8 @@ func TestPools(t *testing.T) {
 	noGoroutines(t)
 }
 
-// A server that is down, or restarts: errors with their cause, and then all is well again.
-// Connections that the pool holds have each to be found broken.
+// A server that is down or restarts is an error with its cause. Then the Locker works again, after
+// each connection in the pool was found broken.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	srv, l, _ := newServer(t)

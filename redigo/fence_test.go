@@ -66,8 +66,8 @@ func TestFenceOutlivesTheCounter(t *testing.T) {
 	assert.Equal(t, []any{[]byte("!locker:fence")}, raw.do("KEYS", "*"), "more is left than the counter")
 }
 
-// Those who find the counter lost at the same time get different numbers, all greater than the
-// earlier ones.
+// Concurrent callers that find the counter lost get different numbers, all greater than the earlier
+// ones.
 func TestRaceForLostCounter(t *testing.T) {
 	t.Parallel()
 	const clients, each, rounds = 10, 10, 5
@@ -105,8 +105,8 @@ func TestRaceForLostCounter(t *testing.T) {
 	}
 }
 
-// One that is about to set the counter does not do so any more when another has done it meanwhile,
-// even if the counter was lost again.
+// A call that is about to set the counter does not set it if another has done so meanwhile, even if
+// the counter was lost again.
 func TestLateSeed(t *testing.T) {
 	t.Parallel()
 	srv, l, raw := newServer(t)
@@ -137,7 +137,7 @@ func TestLateSeed(t *testing.T) {
 	}
 }
 
-// A counter that is lost again before every step is an error in the end.
+// If the counter is lost before every step, Fence gives up with an error.
 func TestCounterIsLostAgain(t *testing.T) {
 	t.Parallel()
 	srv, l, raw := newServer(t)

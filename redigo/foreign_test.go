@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// redisv9 has the same default prefix and another format: on one server neither takes the other's
-// lock away, and redigo says what is wrong.
+// redisv9 has the same default prefix and another format: on one server neither takes away the
+// other's lock, and redigo's error explains it.
 func TestBesideRedisv9(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)

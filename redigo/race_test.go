@@ -22,9 +22,9 @@ type contender interface {
 	release() (bool, error)
 }
 
-// race lets contenders race for a key that has just expired, round after round, and returns what
-// was wrong with the first round in which something was: not exactly one winner, or one that could
-// not extend and release what it had won, or a loser that could.
+// race lets contenders race for a key that has just expired, round after round, and returns an
+// error for the first bad round: without exactly one winner, with a winner that could not extend
+// and release the lock, or with a loser that could.
 func race(t *testing.T, raw rawConn, key string, rounds int, all []contender) error {
 	for round := range rounds {
 		raw.do("SET", key, value{raw.now()/1000 - 1, "gone"}.encode(), "EX", garbage(0))
@@ -101,8 +101,8 @@ func TestRaceForExpired(t *testing.T) {
 	require.NoError(t, race(t, newRaw(t, srv.Addr), "locker:k", rounds, all))
 }
 
-// classic is the lock of SETNX, GET and GETSET as it is in books: without WATCH. It is even told the
-// server's time, and compares whole values when it extends and releases.
+// classic is the textbook lock of SETNX, GET and GETSET, without WATCH. It even gets the server's
+// time, and compares whole values when it extends and releases.
 type classic struct {
 	pool  *redis.Pool
 	name  string
@@ -172,7 +172,7 @@ func ignoreNil(err error) error {
 	return err
 }
 
-// The race above finds what is wrong with the classic lock, or it would show nothing.
+// The race detects what is wrong with the classic lock. Otherwise it would prove nothing.
 func TestRaceDetects(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)
@@ -188,8 +188,8 @@ func TestRaceDetects(t *testing.T) {
 	t.Log(err)
 }
 
-// Whoever holds the lock counts, unguarded; no count is lost, while locks expire, are taken over,
-// extended and released.
+// Holders increment an unguarded counter, and no increment is lost, while locks expire and are
+// taken over, extended and released.
 func TestCounting(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)

@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the tests share: pools, a wire to watch and disturb, the server looked at past the package.
+// The tests share pools, a wire to watch and disturb, and a connection past the package.
 
-// patience is for what comes about on its own, on a machine that has much else to do.
+// patience bounds waiting for something on a busy machine.
 const patience = 30 * time.Second
 
-// newPool is a pool as redigo's documentation shows it.
+// newPool returns a pool like the one in redigo's documentation.
 func newPool(tb testing.TB, addr string, options ...redis.DialOption) *redis.Pool {
 	dial := func() (redis.Conn, error) { return redis.Dial("tcp", addr, options...) }
 	pool := &redis.Pool{MaxIdle: 64, Dial: dial}
@@ -33,7 +33,7 @@ func newPool(tb testing.TB, addr string, options ...redis.DialOption) *redis.Poo
 	return pool
 }
 
-// newServer starts a server and returns a Locker on it, and a connection for looking at what it does.
+// newServer starts a server, and returns a Locker on it and a connection to inspect it.
 func newServer(tb testing.TB, args ...string) (*testserver.Server, *Locker, rawConn) {
 	srv := testserver.Redis(tb, args...)
 	return srv, New(newPool(tb, srv.Addr)), newRaw(tb, srv.Addr)
@@ -66,7 +66,7 @@ func (r rawConn) string(name string, args ...any) string {
 	return s
 }
 
-// value is what the key holds.
+// value returns the value of the key.
 func (r rawConn) value(key string) value {
 	r.tb.Helper()
 	v, err := decode([]byte(r.string("GET", key)))
@@ -74,7 +74,7 @@ func (r rawConn) value(key string) value {
 	return v
 }
 
-// now is the server's time in µs.
+// now returns the server's time in µs.
 func (r rawConn) now() int64 {
 	r.tb.Helper()
 	parts, err := redis.Int64s(r.do("TIME"), nil)
@@ -82,7 +82,7 @@ func (r rawConn) now() int64 {
 	return parts[0]*1e6 + parts[1]
 }
 
-// remains is how long the lock at the key lives on, and how much longer by what can have passed since.
+// remains returns the remaining time of the lock at the key.
 func (r rawConn) remains(key string) time.Duration {
 	r.tb.Helper()
 	return time.Duration(r.value(key).expiry*1000-r.now()) * time.Microsecond
@@ -113,7 +113,7 @@ func isRefused(tb testing.TB) func(bool, error) {
 	}
 }
 
-// operations are those on a lock, each as a function of a context.
+// operations returns all operations on a lock by name.
 func operations(l *Locker, key, token string) map[string]func(context.Context) (bool, error) {
 	return map[string]func(context.Context) (bool, error){
 		"acquire": func(ctx context.Context) (bool, error) { return l.Acquire(ctx, key, token, time.Minute) },
@@ -126,7 +126,7 @@ func operations(l *Locker, key, token string) map[string]func(context.Context) (
 	}
 }
 
-// wire is what the requests and replies of a pool pass through. Redigo writes what it has in one
+// wire intercepts the requests and replies of a pool. Redigo writes what it has in one
 // piece, so a write is a round trip, called by the names of its commands: "WATCH GET TIME".
 type wire struct {
 	// sending is called before a request goes to the server; it may block.
@@ -190,7 +190,7 @@ func (c *wireConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// replaced is for received, to replace a reply by other bytes.
+// replaced is an error of received that replaces the reply by other bytes.
 type replaced []byte
 
 func (replaced) Error() string { return "replaced" }
@@ -198,13 +198,13 @@ func (replaced) Error() string { return "replaced" }
 func (w *wire) onSending(f func(request string))        { w.sending.Store(&f) }
 func (w *wire) onReceived(f func(request string) error) { w.received.Store(&f) }
 
-// quiet takes away what onSending and onReceived have set.
+// quiet removes the functions that onSending and onReceived have set.
 func (w *wire) quiet() {
 	w.sending.Store(nil)
 	w.received.Store(nil)
 }
 
-// requests returns what was sent since the last time it was asked.
+// requests returns the requests since its last call.
 func (w *wire) requests() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,8 +213,8 @@ func (w *wire) requests() []string {
 	return sent
 }
 
-// pauseBefore holds the first request that has such a command back. The channel paused is closed
-// when it is there, and it goes on when resume is called. Others pass.
+// pauseBefore holds back the first request with that command until resume is called. It closes
+// paused when the request comes. Other requests pass.
 func (w *wire) pauseBefore(tb testing.TB, name string) (paused <-chan struct{}, resume func()) {
 	there, goOn := make(chan struct{}), make(chan struct{})
 	var last sync.Once
@@ -239,7 +239,7 @@ func has(request, name string) bool {
 	return false
 }
 
-// names returns those of the commands in b.
+// names returns the names of the commands in b.
 func names(b []byte) string {
 	var found []string
 	for r := bufio.NewReader(bytes.NewReader(b)); ; {
@@ -269,8 +269,8 @@ func number(r *bufio.Reader, kind byte) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// goroutines returns the stacks of those that run this package's code, but no test. Tests that use
-// it are not parallel.
+// goroutines returns the stacks of goroutines that run this package's code, except for tests. Tests
+// that use it are not parallel.
 func goroutines() string {
 	var left []string
 	all := make([]byte, 1<<20)

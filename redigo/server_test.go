@@ -20,7 +20,7 @@ import (
 
 var background = context.Background()
 
-// What the package leaves on the server, and what it makes of what others have left there.
+// The data of the package and of other programs on the server.
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
@@ -97,7 +97,7 @@ func TestTTL(t *testing.T) {
 	assert.InDelta(t, longest, raw.remains("locker:k"), float64(time.Minute))
 }
 
-// Those who are refused leave the holder all of its time, and its transactions in peace.
+// A refused attempt does not change the holder's remaining time and does not disturb its transactions.
 func TestRefusedLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	srv, l, raw := newServer(t)
@@ -131,7 +131,7 @@ func TestRefusedLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// Locks of other programs which keep a plain timestamp.
+// Plain timestamps of other programs are locks.
 func TestLegacy(t *testing.T) {
 	t.Parallel()
 	_, l, raw := newServer(t)
@@ -207,7 +207,7 @@ func TestForeign(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// All of it works on a server that has no scripting, and whatever may be renamed away beside it.
+// Everything works on a server without scripting and other later commands.
 func TestOldCommandsOnly(t *testing.T) {
 	t.Parallel()
 	_, l, raw := newServer(t, "--rename-command", "EVAL", "", "--rename-command", "EVALSHA", "",
@@ -283,7 +283,7 @@ func TestServerErrors(t *testing.T) {
 	}
 }
 
-// A user of the server who may not publish can lock and release.
+// A user of the server that may not publish can lock and release.
 func TestNoPublish(t *testing.T) {
 	t.Parallel()
 	srv, l, raw := newServer(t)
@@ -303,7 +303,7 @@ func TestNoPublish(t *testing.T) {
 	assert.ErrorContains(t, err, "NOPERM")
 }
 
-// One channel that may not be published on does not keep releases of other keys from waking.
+// If publishing on one channel is not allowed, releases of other keys still wake their watchers.
 func TestNoPublishOfOneKey(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -320,7 +320,7 @@ func TestNoPublishOfOneKey(t *testing.T) {
 	assert.Equal(t, 4, strings.Count(strings.Join(w.requests(), "\n"), "PUBLISH"), "once in vain")
 }
 
-// What a Locker remembers of refused channels is bounded, in time and number.
+// A Locker remembers a bounded number of refused channels, for a bounded time.
 func TestMutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m mutes
@@ -347,7 +347,7 @@ func withUser(dial func() (redis.Conn, error), user, password string) func() (re
 	}
 }
 
-// What is refused within a transaction leaves a connection that can go back to the pool.
+// After a command is refused within a transaction, the connection can go back to the pool.
 func TestRefusalLeavesConnectionClean(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -358,7 +358,7 @@ func TestRefusalLeavesConnectionClean(t *testing.T) {
 	for _, run := range operations(l, "k", "t") {
 		isRefused(t)(run(background))
 	}
-	// A watch that is left would be noticed by the next transaction.
+	// A remaining WATCH would make the next transaction fail.
 	conn := pool.Get()
 	defer conn.Close()
 	_, err := conn.Do("MULTI")

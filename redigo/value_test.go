@@ -52,7 +52,7 @@ func TestExpired(t *testing.T) {
 	assert.True(t, v.expired(1_000_000))
 }
 
-// What is written is read as it was, by its owner and nobody else.
+// A value is read as it was written, and belongs to its token alone.
 func FuzzEncode(f *testing.F) {
 	for _, token := range []string{"t", ":", "a:b", "1", "1700000000", "\x00", "\r\n", "ü", "\xff"} {
 		f.Add(int64(1700000000123), token, token+":")
@@ -72,7 +72,7 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// What is read is either what was written, or a plain number, or refused. Nothing panics.
+// A value is one that was written, or a plain number, or an error. Nothing panics.
 func FuzzDecode(f *testing.F) {
 	for _, in := range []string{
 		"1700000000123:token", "1700000000", "1700000000.25", "1700000000123", "", ":", "5:", "05:t", "+5:t",

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watches returns a channel that Watch gives, and what ends it.
+// watches starts a Watch, and returns its channel and a function that ends it.
 func watches(tb testing.TB, l *Locker, key string) (<-chan struct{}, context.CancelFunc) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(background)
@@ -53,7 +53,7 @@ func cycle(tb testing.TB, l *Locker, key string) {
 	isOK(tb)(l.Release(background, key, "t"))
 }
 
-// subscribers is how many connections are subscribed to a lock's channel.
+// subscribers returns how many connections are subscribed to a lock's channel.
 func subscribers(raw rawConn, key string) int64 {
 	raw.tb.Helper()
 	reply, err := redis.Values(raw.do("PUBSUB", "NUMSUB", "locker:"+key), nil)
@@ -113,7 +113,7 @@ func TestWatch(t *testing.T) {
 	assert.EqualValues(t, 1, w.dials.Load()-int64(pool.ActiveCount()))
 }
 
-// What expired does not wake, but its owner's late Release does.
+// An expiry wakes no watcher, but the holder's late Release does.
 func TestWatchLateRelease(t *testing.T) {
 	t.Parallel()
 	_, l, raw := newServer(t)
@@ -123,7 +123,8 @@ func TestWatchLateRelease(t *testing.T) {
 	woken(t, wake, "")
 }
 
-// Nothing is left when the last watcher has gone: its channel soon, the rest a while later.
+// Nothing remains after the last watcher has gone: its channel is left soon, the connection a while
+// later.
 func TestWatchEnds(t *testing.T) {
 	_, l, raw := newServer(t)
 	l.hub.SetLinger(3 * time.Second)
@@ -143,7 +144,8 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// Who watches and then releases is woken, however many come and go on the same key at the same time.
+// A caller that watches and then releases is woken, however many watchers of the key come and go at
+// the same time.
 func TestWatchStorm(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)
@@ -213,8 +215,8 @@ func TestWatchCut(t *testing.T) {
 	woken(t, c, "c")
 }
 
-// While the server is away, or hangs up at once, there are rests between attempts. Who comes then
-// is told.
+// While the server is down, or closes connections at once, there are pauses between attempts. A
+// Watch then is an error.
 func TestWatchRests(t *testing.T) {
 	t.Parallel()
 	srv, releaser, raw := newServer(t)
@@ -264,7 +266,7 @@ func TestWatchRests(t *testing.T) {
 	assert.EqualValues(t, 2, accepted.Load(), "a connection that breaks is given one other chance")
 }
 
-// A server that says nothing any more is noticed by those who wait for a reply.
+// A server that has stopped answering is detected when a reply is due.
 func TestWatchHungServer(t *testing.T) {
 	t.Parallel()
 	srv, releaser, raw := newServer(t)
@@ -285,7 +287,7 @@ func TestWatchHungServer(t *testing.T) {
 	require.Eventually(t, func() bool { return subscribers(raw, "other") == 0 }, patience, 10*time.Millisecond)
 }
 
-// What a quiet server is asked with, it answers, whether or not it may be subscribed to.
+// A quiet server answers the ping, whether or not its channel is allowed.
 func TestWatchPing(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -308,7 +310,7 @@ func TestWatchPing(t *testing.T) {
 	}
 }
 
-// A read timeout that connections are dialled with is for replies, not for messages.
+// A connection's read timeout applies to replies, not to messages.
 func TestWatchOutlastsReadTimeout(t *testing.T) {
 	t.Parallel()
 	srv, releaser, _ := newServer(t)
@@ -348,7 +350,7 @@ func TestWatchUnsupported(t *testing.T) {
 	require.NoError(t, <-locked)
 }
 
-// Watching takes none of the pool's connections: a waiter could otherwise keep from locking.
+// Watching takes none of the pool's connections. Otherwise waiters could keep others from locking.
 func TestWatchBesideSmallPool(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)
@@ -373,8 +375,7 @@ func TestWatchBesideSmallPool(t *testing.T) {
 	}
 }
 
-// A dial that hangs, for longer than anybody waits, is known soon: Watch is an error, and works
-// once the dial has come back.
+// If a dial hangs, Watch soon returns an error. It works again once the dial has returned.
 func TestWatchHungDial(t *testing.T) {
 	srv := testserver.Redis(t)
 	pool, goOn := newPool(t, srv.Addr), make(chan struct{})

@@ -83,7 +83,7 @@ func TestRoundTrips(t *testing.T) {
 			require.Equal(t, step.ok, ok, step.what)
 			sent := w.requests()
 			if step.what == "acquire a free lock" && len(sent) > 1 {
-				// A request that was a good deal slower than those before.
+				// A request that was much slower than those before.
 				require.Equal(t, []string{create, look, rewrite}, sent, step.what)
 				corrected++
 				continue
@@ -96,8 +96,8 @@ func TestRoundTrips(t *testing.T) {
 	isOK(t)(other.Acquire(background, "k", "o", time.Minute))
 }
 
-// The reply to each request is lost, at each step. Whatever is said is true, and the same again
-// succeeds.
+// The reply to each request is lost, at each step. The results are true, and the same call succeeds
+// when repeated.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)
@@ -163,8 +163,8 @@ func TestLostReplies(t *testing.T) {
 	assert.Greater(t, next, first)
 }
 
-// A step is paused on the wire until the lock has expired and was taken by another: that one's lock
-// stays as it is.
+// A step is paused on the wire until the lock has expired and another has taken it. The other's
+// lock is left alone.
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)
@@ -249,7 +249,7 @@ func TestGarbageCollectedMidway(t *testing.T) {
 	}
 }
 
-// A value that changes before every step is an error in the end, after three repetitions.
+// If the value changes before every step, the operation gives up with an error after three repetitions.
 func TestChangingValue(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -303,8 +303,8 @@ func editedPool(tb testing.TB, addr string, edit func(replies []any)) *redis.Poo
 	return pool
 }
 
-// A key that could not be created, and has no value when it is looked at, has gone: it is created then,
-// and is not taken over as if it had expired.
+// A key that could not be created, and that has no value when it is read, has gone. It is created
+// again, and not taken over as if it had expired.
 func TestGoneIsNotExpired(t *testing.T) {
 	t.Parallel()
 	srv, other, raw := newServer(t)
@@ -321,7 +321,7 @@ func TestGoneIsNotExpired(t *testing.T) {
 	assert.Equal(t, 2, edits)
 	assert.Equal(t, "o", raw.value("locker:k").token)
 
-	// And if it comes and goes all the time, that is an error.
+	// If it comes and goes every time, that is an error.
 	edits = -100
 	ok, err := l.Acquire(background, "k", "t", time.Minute)
 	assert.ErrorIs(t, err, errChanged)
@@ -329,7 +329,7 @@ func TestGoneIsNotExpired(t *testing.T) {
 	isOK(t)(other.Extend(background, "k", "o", time.Minute))
 }
 
-// A look-alike that carries transactions out although a watched key has changed is found out.
+// A look-alike that carries out transactions although a watched key has changed is detected.
 func TestNoWatch(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -391,7 +391,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// Redigo panics when a length is beyond what can be; that is an error like any other nonsense.
+// redigo panics on an impossible length, which is an error like any other bad reply.
 func TestHugeLength(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)
@@ -411,7 +411,7 @@ func TestHugeLength(t *testing.T) {
 	isOK(t)(l.Release(background, "k", "t"))
 }
 
-// What has been sent when a connection breaks is not sent again when it goes back to the pool.
+// Requests that were sent before a connection broke are not sent again when it goes back to the pool.
 func TestBrokenWrite(t *testing.T) {
 	t.Parallel()
 	srv, _, raw := newServer(t)

@@ -19,18 +19,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// compareAndDelete is the script of the lock that people write by hand.
+// compareAndDelete is the usual script of handwritten locks.
 var compareAndDelete = redis.NewScript(
 	`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) else return 0 end`)
 
-// BenchmarkUncontended is Lock and Unlock of locks that nobody else wants, beside SET NX PX and the
+// BenchmarkUncontended measures Lock and Unlock without contention, beside SET NX PX and that
 // script on the same client.
 //
-// How Acquire came to be SET NX GET, on Redis 7.0 and loopback, by the server's own count of its
-// time: that takes 0.65 µs, a script with SET NX 2.9 µs, and one that looks for a queue as well,
-// 3.8 µs; SET NX and GET in a pipeline cost the client more than they save the server. The script
-// of Release takes 3.4 µs, which is 1 µs more than the one by hand: half of it to look for a queue,
-// half to publish.
+// Why Acquire is SET NX GET: on Redis 7.0 and loopback, by the server's own measurement, that takes
+// 0.65 µs, a script with SET NX 2.9 µs, and one that looks for a queue as well, 3.8 µs; SET NX and
+// GET in a pipeline cost the client more than they save the server. The script of Release takes 3.4
+// µs, which is 1 µs more than the one by hand: half of it to look for a queue, half to publish.
 func BenchmarkUncontended(b *testing.B) {
 	addr := testserver.Redis(b).Addr
 	const ttl = time.Minute
@@ -102,8 +101,8 @@ func inParallel(b *testing.B, goroutines int, bound time.Duration, cycle cycle) 
 	all.Wait()
 }
 
-// BenchmarkHandOff is four processes that take turns: each holds the lock for 5 ms and rests for 5
-// ms, so 200 cycles a second and a wait of 10 ms are ideal.
+// BenchmarkHandOff measures four processes that take turns: each holds the lock for 5 ms and rests
+// for 5 ms, so 200 cycles a second and a wait of 10 ms are ideal.
 func BenchmarkHandOff(b *testing.B) {
 	addr := testserver.Redis(b).Addr
 	r := handOff(b, addr, 4, b.N, 5*time.Millisecond, 5*time.Millisecond)
@@ -127,7 +126,7 @@ func (r turns) quantile(q float64) time.Duration {
 	return r.waits[min(len(r.waits)-1, int(q*float64(len(r.waits))))]
 }
 
-// leastShare is what the process that was served least got, of what each should.
+// leastShare returns the smallest share of turns that a process got, relative to an equal share.
 func (r turns) leastShare() float64 {
 	total := 0
 	for _, n := range r.served {
@@ -188,12 +187,12 @@ func handOff(tb testing.TB, addr string, processes, n int, hold, pause time.Dura
 	return r
 }
 
-// reads is how many requests the server has read.
+// reads returns how many requests the server has read.
 func reads(tb testing.TB, admin *redis.Client) int64 {
 	return info(tb, admin, "stats", "total_reads_processed")
 }
 
-// info is a number that the server tells about itself.
+// info returns a number from the server's INFO.
 func info(tb testing.TB, client *redis.Client, section, field string) int64 {
 	tb.Helper()
 	all, err := client.Info(context.Background(), section).Result()

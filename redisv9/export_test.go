@@ -11,7 +11,7 @@ func SetLinger(l *Locker, d time.Duration) {
 	l.waiters.SetLinger(d)
 }
 
-// Feeds is how many connections l listens on.
+// Feeds returns how many subscribed connections l has.
 func Feeds(l *Locker) (n int) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
@@ -23,7 +23,7 @@ func Feeds(l *Locker) (n int) {
 	return n
 }
 
-// Channels is how many channels l listens to, or has not yet unsubscribed from.
+// Channels returns how many channels l is subscribed to, or has not yet unsubscribed from.
 func Channels(l *Locker) (n int) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
@@ -33,8 +33,8 @@ func Channels(l *Locker) (n int) {
 	return n
 }
 
-// GivingUp is how many places in the queue l is giving up.
+// GivingUp returns how many places in the queue l is giving up.
 func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }
 
-// Ghosts is how many places in queues l minds whose waiters have gone.
+// Ghosts returns how many ghosts l keeps.
 func Ghosts(l *Locker) int { return l.waiters.Ghosts() }

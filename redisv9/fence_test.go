@@ -89,8 +89,8 @@ func TestFenceOutlivesTheCounter(t *testing.T) {
 	}
 }
 
-// Those who find the counter lost at the same time get different numbers, all greater than the
-// earlier ones.
+// Concurrent callers that find the counter lost get different numbers, all greater than the earlier
+// ones.
 func TestRaceForLostCounter(t *testing.T) {
 	t.Parallel()
 	const goroutines, rounds = 100, 3

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a Wait leaves behind that ends without the lock: nothing that takes it away from somebody,
-// or keeps it for nobody.
+// A Wait that ends without the lock leaves nothing behind that releases another's lock, or that
+// takes the lock without a holder.
 
 // Lock goes on with the same token when Wait is not supported. A place in the queue that was given
 // up later would release the lock under its holder.
@@ -53,7 +53,7 @@ func TestLockWithoutSubscribing(t *testing.T) {
 	t.Logf("%d locks", served.Load())
 }
 
-// A backend that is down is nothing to clean up at.
+// Nothing is cleaned up on a backend that is down.
 func TestNothingToGiveUp(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -99,7 +99,8 @@ func (n *breakable) set(down bool) {
 }
 
 // Waiters that could not leave the queue, because the server was out of reach for longer than they
-// tried, are passed over when their process is back, also while others of it wait in the queue.
+// tried, are passed over when their process is back, even while others of that process wait in the
+// queue.
 func TestWaitersOfALostNetwork(t *testing.T) {
 	t.Parallel()
 	t.Run("single server", func(t *testing.T) {
@@ -148,7 +149,7 @@ func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Lo
 }
 
 // holding is a network that holds back the second request for a place in the queue, and delivers it
-// when it is told to, although the client has closed the connection meanwhile.
+// when the test asks for it, even if the client has closed the connection since.
 type holding struct {
 	mu   sync.Mutex
 	asks int
@@ -202,11 +203,11 @@ func (c *holdingConn) Close() error {
 	if c.held == nil {
 		return c.Conn.Close()
 	}
-	return c.SetDeadline(time.Unix(1, 0)) // whoever reads is told; what was written is still on its way
+	return c.SetDeadline(time.Unix(1, 0)) // readers get an error; what was written is still on its way
 }
 
-// A look at the queue that arrives after its waiter has gone puts the waiter there again. It must
-// not keep the lock for nobody.
+// A look that arrives after its waiter has gone puts the waiter in the queue again. The lock must
+// not be left without a holder.
 func TestLookThatArrivesLate(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -257,7 +258,7 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 	defer cancel()
 	_, err = b.Wait(short, key, t2, time.Hour)
 	require.ErrorIs(t, err, locker.ErrHeld)
-	joins(t, admin, b, ctx, "other", "stays", time.Minute) // so the channel stays, too
+	joins(t, admin, b, ctx, "other", "stays", time.Minute) // so the channel stays as well
 	deliver := <-n.late
 	eventually(t, "it no longer tries to leave", func() bool { return redisv9.GivingUp(b) == 0 })
 	require.Zero(t, queueLength(admin, key))
@@ -275,7 +276,7 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 }
 
 // A look that was repeated, and arrives after its waiter was served and has released the lock, puts
-// the waiter in the queue again. It must not keep the lock for nobody.
+// the waiter in the queue again. The lock must not be left without a holder.
 func TestRepeatedLookThatArrivesLate(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr

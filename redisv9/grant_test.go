@@ -19,10 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a grant must be: true, sent to one waiter alone, not to be forged, and passed on when its
-// waiter has gone.
+// A grant must be true, sent to a single waiter, unforgeable, and passed on if its waiter has gone.
 
-// notServed fails the test if a waiter is told that it has the lock.
+// notServed fails the test if a waiter gets the lock.
 func notServed(tb testing.TB, done <-chan turn, why string) {
 	tb.Helper()
 	select {
@@ -32,7 +31,7 @@ func notServed(tb testing.TB, done <-chan turn, why string) {
 	}
 }
 
-// hears returns once as many of a server's connections have subscribed to something.
+// hears waits until so many of a server's connections have subscribed.
 func hears(tb testing.TB, admin *redis.Client, connections int) {
 	tb.Helper()
 	eventually(tb, "the waiters are subscribed", func() bool { return subscribers(tb, admin) >= connections })
@@ -40,8 +39,8 @@ func hears(tb testing.TB, admin *redis.Client, connections int) {
 }
 
 // After a failover behind a proxy a process may still be subscribed to the old master, which passes
-// on what the new one publishes but is not counted there. It is not granted what another gets, and
-// has its turn later.
+// on what the new one publishes but is not counted there. It must not be granted a lock that
+// another gets, and has its turn later.
 func TestGrantAfterFailoverBehindProxy(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -92,7 +91,8 @@ func TestGrantAfterFailoverBehindProxy(t *testing.T) {
 	isServed(t, firstDone, "the second has released")
 }
 
-// A process whose looks cannot keep up with all that it waits for is served as long as it listens.
+// A process that waits for more locks than its looks can keep up with is served as long as it is
+// subscribed.
 func TestGrantToUnseenProcess(t *testing.T) {
 	ctx := t.Context()
 	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
@@ -109,8 +109,8 @@ func TestGrantToUnseenProcess(t *testing.T) {
 	isServed(t, done, "it is there")
 }
 
-// In a Cluster a process that knows of one node only counts the subscribers there, and its messages
-// travel further.
+// On a Cluster the server counts only the subscribers of one node, but messages reach those of all
+// nodes.
 func TestGrantInClusterThroughOneNode(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -143,8 +143,8 @@ func TestGrantInClusterThroughOneNode(t *testing.T) {
 	assert.Equal(t, "first", here.Get(ctx, "locker:"+key).Val())
 }
 
-// The time of a grant is told from that of an earlier answer. When the server's clock has been set
-// forward in between, or another server has taken over, the deadline is true all the same.
+// The deadline of a grant is computed from the time of an earlier reply. It is never late, even if
+// the server's clock was set forward in between or another server has taken over.
 func TestGrantByAnotherClock(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -165,15 +165,15 @@ func TestGrantByAnotherClock(t *testing.T) {
 	assert.Less(t, time.Until(r.deadline), left+time.Second)
 }
 
-// grant is the message that an entry has the lock.
+// grant returns the message that grants the lock to an entry.
 func grant(nonce string, ticket float64, at time.Time) string {
 	signed := fmt.Sprintf("%.0f %d 0", ticket, at.Unix())
 	return fmt.Sprintf("%s %.0f grant %d 0 %x", redislock.Entry{Nonce: nonce}.ID(), ticket, at.Unix(),
 		sha1.Sum([]byte(signed+" "+nonce)))
 }
 
-// user makes a user of admin's server with the rights that the package's documentation asks for,
-// for one prefix.
+// user creates a user of admin's server with the rights that the package's documentation lists for
+// one prefix.
 func user(tb testing.TB, admin *redis.Client, name, prefix string) *redis.Client {
 	tb.Helper()
 	require.NoError(tb, admin.Do(context.Background(), "acl", "setuser", name, "on", ">secret", "+@all",
@@ -182,7 +182,7 @@ func user(tb testing.TB, admin *redis.Client, name, prefix string) *redis.Client
 }
 
 // Users with different prefixes cannot tell each other's waiters that they hold a lock, although
-// the server lists all channels, and a guess is worth nothing. The documented rights suffice for
+// the server lists all channels, and guesses are useless. The documented rights suffice for
 // everything.
 func TestForgedGrant(t *testing.T) {
 	ctx := t.Context()
@@ -226,8 +226,8 @@ func TestForgedGrant(t *testing.T) {
 	isWoken(t, woken, "the lock was released")
 }
 
-// A user that may use every channel, as may all in Redis 6, but cannot read the queue, hears all
-// that the waiters are told. Whatever it makes of that, and repeats, is not believed.
+// A user that may use every channel, as may all in Redis 6, but cannot read the queue, receives all
+// messages to the waiters. Waiters do not believe what it forges from them or repeats.
 func TestForgedGrantFromMessages(t *testing.T) {
 	ctx := t.Context()
 	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
@@ -288,8 +288,7 @@ func TestForgedGrantFromMessages(t *testing.T) {
 	releases(t, l, "k", holder)
 }
 
-// Somebody who listens to all channels, as monitoring does, does not make a waiter look alive that
-// is not.
+// A subscriber to all channels, such as monitoring, does not make a dead waiter look alive.
 func TestPatternSubscriberIsNoWaiter(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -332,8 +331,8 @@ func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// Waiters that were not able to leave, while others of their process wait on, are granted the lock
-// later. Each of them releases it at once.
+// Waiters that could not leave the queue are granted the lock later if others of their process
+// still wait. Each of them releases it at once.
 func TestGrantToThoseWhoHaveGone(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
@@ -399,8 +398,8 @@ func TestGrantToOneWhoHasGoneDuringAnOutage(t *testing.T) {
 	isServed(t, stays, "the one that has gone releases the lock")
 }
 
-// A Locker minds no more than 4,096 of them. Then its later waiters use another channel, so that the
-// server passes over the others as soon as nobody waits on the old one.
+// A Locker keeps no more than 4,096 ghosts. Beyond that its later waiters use another channel, so
+// that the server passes over the forgotten ones once the old channel has no waiters.
 func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
 	t.Parallel()
 	const waiters = 4200
@@ -431,7 +430,7 @@ func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
 }
 
 // How long N waiters of a Cluster that have died delay those behind them does not depend on N: one
-// second for the first, one for those who do not answer when they are asked.
+// second for the first, and one for those that do not answer a probe.
 func TestDeadWaitersInCluster(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ processes, waiters int }{{1, 10}, {40, 1}} {
@@ -462,8 +461,8 @@ func TestDeadWaitersInCluster(t *testing.T) {
 	}
 }
 
-// While a slot is on its way to another node, a release works, hands the lock to the last in the
-// queue, and wakes those who watch; so does one without a queue.
+// While a slot is on its way to another node, a release hands the lock to the last in the queue and
+// wakes the watchers. It also works without a queue.
 func TestReleaseInMigratingSlot(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -498,8 +497,8 @@ func TestReleaseInMigratingSlot(t *testing.T) {
 	releases(t, a, other, "a")
 }
 
-// A release by a holder that has lost its lock, by an eviction for instance, is false, and serves
-// the queue.
+// A release by a holder that has lost its lock, by an eviction for instance, reports false, and
+// serves the queue.
 func TestReleaseOfLostLockServes(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -543,7 +542,7 @@ func (c *losingConn) Read(b []byte) (int, error) {
 }
 
 // An Acquire whose first request took the lock, whose reply was lost, and that go-redis repeated
-// when the ttl had passed and another held the lock, was not refused: it was done.
+// when the ttl had passed and another held the lock, must not report that it was refused.
 func TestRefusedAfterTheLockWasLost(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()

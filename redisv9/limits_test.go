@@ -99,7 +99,7 @@ type disabled struct{ RelaxedTimeout time.Duration }
 
 func (*disabled) IsEnabled() bool { return false }
 
-// The throwaway clients that tell the defaults leave nothing behind.
+// The throwaway clients that show the defaults leave nothing behind.
 func TestLimitsLeaveNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 100 {
@@ -108,7 +108,7 @@ func TestLimitsLeaveNothing(t *testing.T) {
 	assert.Eventually(t, func() bool { return runtime.NumGoroutine() < before+50 }, 10*time.Second, 10*time.Millisecond)
 }
 
-// pipeliner has what tells an AutoPipeliner apart.
+// pipeliner has the methods by which an AutoPipeliner is recognized.
 type pipeliner struct{ redis.UniversalClient }
 
 func (pipeliner) IsBlocking() bool { return true }

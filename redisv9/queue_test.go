@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What long queues cost, and what waiting does without a subscription.
+// The costs of long queues, and waiting without a subscription.
 
-// scripts is how many scripts a server has run.
+// scripts returns how many scripts a server has run.
 func scripts(tb testing.TB, admin *redis.Client) (n int64) {
 	tb.Helper()
 	all, err := admin.InfoMap(context.Background(), "commandstats").Result()
@@ -32,8 +32,9 @@ func scripts(tb testing.TB, admin *redis.Client) (n int64) {
 	return n
 }
 
-// crowd lets n wait for key, of whom a few join at once, and returns when they are in the queue. Those
-// who get the lock call served, and release it. It ends with ctx.
+// crowd starts n waiters for key, a few of which join at a time, and returns when they are in the
+// queue. Each waiter calls served when it gets the lock, and then releases it. The crowd ends with
+// ctx.
 func crowd(tb testing.TB, admin *redis.Client, l *redisv9.Locker, ctx context.Context, n, atOnce int,
 	key string, ttl time.Duration, served func()) (failed *atomic.Int64) {
 	tb.Helper()
@@ -63,8 +64,8 @@ func crowd(tb testing.TB, admin *redis.Client, l *redisv9.Locker, ctx context.Co
 	return failed
 }
 
-// A queue that stands asks four times a second, and once a second more for each process that waits
-// in it, whatever the ttl, and each waiter once in ten seconds.
+// A queue that does not move sends four requests a second, one a second for each process in it, and
+// one in ten seconds for each waiter, whatever the ttl.
 func TestLooksOfAStandingQueue(t *testing.T) {
 	t.Parallel()
 	const crowded, others, during = 500, 3, 3 * time.Second
@@ -103,13 +104,13 @@ func TestLooksOfAStandingQueue(t *testing.T) {
 			}
 			got := scripts(t, admin) - before
 			t.Logf("%.1f scripts a second", float64(got)/during.Seconds())
-			// One look each, if all of them come now, and what the queue asks.
+			// One look each, if all of them fall due now, and the queue's own.
 			assert.Less(t, got, int64(waiters+(4+others+3)*during.Seconds()))
 		})
 	}
 }
 
-// When the holder and the first in the queue die together, the next process finds out by itself.
+// When the holder and the first in the queue die together, the next process notices without a message.
 func TestHolderDiesWithTheFirst(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
@@ -157,8 +158,8 @@ func TestScriptsOfAMovingQueue(t *testing.T) {
 	assert.Less(t, perTurn, 2.5)
 }
 
-// Thousands who wait with a small pool survive a connection that breaks: they do not all look at
-// once.
+// Thousands of waiters with a small pool survive a broken connection: they do not all look at the
+// same time.
 func TestCrowdOverCutConnection(t *testing.T) {
 	t.Parallel()
 	const waiters = 2000
@@ -208,7 +209,7 @@ func TestWaitBesideHungShard(t *testing.T) {
 	isServed(t, joins(t, onUp, l, ctx, "{foo}", "waiter", time.Minute), "its shard is up")
 }
 
-// Those whose connections were not to be had go on with what they have: they look.
+// Waiters without a subscription look instead.
 func TestWaitWithoutSubscription(t *testing.T) {
 	t.Parallel()
 	t.Run("MaxActiveConns", func(t *testing.T) {
@@ -296,7 +297,7 @@ func takesTurns(t *testing.T, admin *redis.Client, holder, waiter *redisv9.Locke
 	}
 }
 
-// slowly is a network on which new connections take until the test goes on, but for the first.
+// slowly is a network on which all new connections but the first take until the test goes on.
 type slowly struct {
 	made   atomic.Int64
 	resume chan struct{}
@@ -354,8 +355,8 @@ func TestQueueOutlivesTheLock(t *testing.T) {
 	outlives()
 }
 
-// Locks of package redigo under the same prefix, and plain times, are nobody's of this package: an
-// error that names it. Tokens of this package that look like them are tokens all the same.
+// Locks of package redigo under the same prefix, and plain times, are foreign: the error says so.
+// Tokens that look like them work all the same.
 func TestLocksOfRedigo(t *testing.T) {
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 	ctx := t.Context()
@@ -388,7 +389,7 @@ func TestLocksOfRedigo(t *testing.T) {
 		isServed(t, done, "the lock was released")
 		releases(t, l, key, "token:"+value)
 	}
-	// Others are held by whoever set them.
+	// Other values are locks, held by whatever set them.
 	for _, value := range []string{"1", "42", "by hand", "12:", "a1:b", "1763785000x", "99999999999999999999"} {
 		require.NoError(t, client.Set(ctx, "locker:"+key, value, time.Hour).Err())
 		ok, err := l.Acquire(ctx, key, t1, time.Minute)

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestConformance runs the suite on every kind of client and server: with faults in between where
-// there is one address to put them at.
+// TestConformance runs the suite on every kind of client and server: with faults in between if
+// there is a single address.
 func TestConformance(t *testing.T) {
 	t.Run("defaults", func(t *testing.T) {
 		t.Parallel()

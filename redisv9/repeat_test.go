@@ -45,7 +45,7 @@ func TestLookShortensNothing(t *testing.T) {
 	assert.Greater(t, admin.PTTL(t.Context(), "locker:k").Val(), time.Minute)
 }
 
-// Acquire by the token that holds the lock replaces the remaining time, also while the Locker's
+// Acquire by the token that holds the lock replaces the remaining time, even while the Locker's
 // waiters stand in a queue.
 func TestAcquireAgainBesideAQueue(t *testing.T) {
 	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})

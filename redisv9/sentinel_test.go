@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A failover keeps what the replica has: the lock, and those who wait for it.
+// A failover keeps what the replica has: the lock and its waiters.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -42,7 +42,7 @@ func TestSentinelFailover(t *testing.T) {
 		return err == nil && len(role) > 0 && role[0] == "master"
 	})
 
-	// Until the client has found that out, it gets errors.
+	// Until the client notices the failover, it gets errors.
 	eventually(t, "the lock is still held", func() bool {
 		ok, err := l.Extend(ctx, "k", "holder", time.Minute)
 		require.True(t, ok || err != nil, "never said to be lost")

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// operations are all that a Locker does, by the names that its errors have.
+// operations returns all operations of a Locker by name.
 func operations(l *redisv9.Locker) map[string]func(ctx context.Context, key, token string) error {
 	return map[string]func(ctx context.Context, key, token string) error{
 		"acquire": func(ctx context.Context, key, token string) error {
@@ -89,8 +89,8 @@ func TestOneRequestAnOperation(t *testing.T) {
 	}
 }
 
-// What people see who look at the server: the key, the token, the expiry, and nothing that stays
-// but the counter of fencing numbers.
+// The server shows the key, the token and the expiry, and nothing remains but the counter of
+// fencing numbers.
 func TestWhatIsOnTheServer(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	client := newClient(t, &redis.Options{Addr: addr})
@@ -199,8 +199,8 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// Another type at the key is somebody else's, and stays as it is. A string that is no token of ours
-// is a lock that another holds, even if it has no expiry.
+// A value of another type is foreign and left alone. Any string is a lock that another holds, even
+// if it has no expiry.
 func TestForeignValue(t *testing.T) {
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 	l := redisv9.New(client)
@@ -227,7 +227,7 @@ func TestForeignValue(t *testing.T) {
 	assert.EqualValues(t, -1, client.PTTL(ctx, "locker:"+key).Val())
 }
 
-// A replica may lag: whatever it is asked, it must not answer.
+// A replica may lag, so every operation on one is an error.
 func TestReadOnlyReplica(t *testing.T) {
 	master := testserver.Redis(t)
 	host, port, err := net.SplitHostPort(master.Addr)
@@ -289,7 +289,7 @@ func TestOutOfMemory(t *testing.T) {
 	require.True(t, ok, "freeing a lock needs no memory")
 	assert.NotEqual(t, t1, client.Get(ctx, "locker:"+key).Val())
 	require.NoError(t, client.ConfigSet(ctx, "maxmemory", "0").Err())
-	require.NoError(t, <-granted, "who could not be handed the lock finds it free")
+	require.NoError(t, <-granted, "the waiter that could not be handed the lock finds it free")
 }
 
 func TestNoServer(t *testing.T) {
@@ -305,7 +305,7 @@ func TestNoServer(t *testing.T) {
 	assert.EqualError(t, err, `locker: lock "invoice/42": dial tcp `+srv.Addr+": connect: connection refused")
 }
 
-// A server that is suspended keeps nobody longer than its client waits.
+// A suspended server delays no caller for longer than the client's timeouts.
 func TestHungServer(t *testing.T) {
 	srv := testserver.Redis(t)
 	ctx := t.Context()

@@ -32,7 +32,7 @@ type turn struct {
 	err      error
 }
 
-// joins lets a Locker wait for key, and returns once it is in the queue.
+// joins starts a Wait for key, and returns once it is in the queue.
 func joins(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, ctx context.Context, key, token string,
 	ttl time.Duration) <-chan turn {
 	tb.Helper()
@@ -80,7 +80,7 @@ func releases(tb testing.TB, l *redisv9.Locker, key, token string) {
 	require.True(tb, ok)
 }
 
-// Everybody is served in the order of arrival, whatever the token and whichever process it is.
+// Waiters are served in the order of their arrival, across tokens and processes.
 func TestInTurnAcrossProcesses(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -109,8 +109,8 @@ func TestInTurnAcrossProcesses(t *testing.T) {
 func TestRequestsOfTakingTurns(t *testing.T) {
 	const processes, cycles = 4, 400
 	r := handOff(t, testserver.Redis(t).Addr, processes, cycles, time.Millisecond, time.Millisecond)
-	// To get going each process connects and meets the queue. On a machine so slow that nobody
-	// waits when one comes, coming costs a request all the same.
+	// First each process connects and meets the queue. On a machine so slow that no other process
+	// waits at that moment, joining costs another request.
 	assert.Less(t, r.requests, int64(2*cycles+processes*20+cycles/2))
 	assert.Greater(t, r.leastShare(), 0.8)
 }
@@ -155,7 +155,7 @@ func TestLineIsNotPassed(t *testing.T) {
 	}
 }
 
-// What is published while a connection is down is lost: who waited asks again.
+// Messages that are published while a connection is down are lost, so waiters ask again.
 func TestWaitOverCutConnection(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -172,7 +172,7 @@ func TestWaitOverCutConnection(t *testing.T) {
 	}
 }
 
-// A lock may disappear without a word, by an operator's hand for instance, and the queue with it.
+// A lock and its queue may disappear without a message, for instance when an operator deletes them.
 func TestWaitOverFlush(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
@@ -206,8 +206,7 @@ func (p *pausing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// A grant counts for nothing when the server, asked after it, says that the lock is another's: it
-// lost its data.
+// A grant is void if a later reply shows that another holds the lock: the server has lost its data.
 func TestGrantThatTheServerLost(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -247,8 +246,8 @@ func TestGrantThatTheServerLost(t *testing.T) {
 	require.Equal(t, t2, admin.Get(ctx, "locker:"+key).Val(), "it has the lock")
 }
 
-// Waiters that come and go leave nothing behind, in the process or on the server, and nobody else
-// is kept from the lock.
+// Waiters that come and go leave nothing behind, in the process or on the server, and keep no other
+// waiter from the lock.
 func TestWaitStorm(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -274,17 +273,17 @@ func TestWaitStorm(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "nobody leaves any more", func() bool {
+	eventually(t, "no waiter is leaving", func() bool {
 		return !slices.ContainsFunc(lockers, func(l *redisv9.Locker) bool { return redisv9.GivingUp(l) > 0 })
 	})
 	eventually(t, "the server is empty", func() bool { return len(admin.Keys(t.Context(), "*").Val()) == 0 })
-	eventually(t, "nobody listens", func() bool {
+	eventually(t, "there is no subscriber", func() bool {
 		return subscribers(t, admin) == 0 &&
 			!slices.ContainsFunc(lockers, func(l *redisv9.Locker) bool { return redisv9.Feeds(l) > 0 })
 	})
 }
 
-// far is a network with a long way to the server.
+// far is a network with a long delay.
 type far struct{ net.Conn }
 
 const farRoundTrip = 200 * time.Millisecond
@@ -295,7 +294,7 @@ func (c far) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Where a round trip takes long, every waiter of a Locker has the time to claim the lock, also one
+// If round trips are slow, every waiter of a Locker has enough time to claim the lock, even one
 // that joins while others wait.
 func TestClaimsOverLongRoundTrips(t *testing.T) {
 	ctx := t.Context()

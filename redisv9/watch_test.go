@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// subscribers is how many connections of a server have subscribed to something.
+// subscribers returns how many connections of a server have subscribed.
 func subscribers(tb testing.TB, admin *redis.Client) int {
 	list, err := admin.Do(context.Background(), "client", "list", "type", "pubsub").Text()
 	require.NoError(tb, err)
@@ -74,10 +74,10 @@ func TestWatchOnOneConnection(t *testing.T) {
 	again, err := l.Watch(t.Context(), "k0")
 	require.NoError(t, err)
 	release(t, l, "k0")
-	isWoken(t, again, "after the connection was closed and opened anew")
+	isWoken(t, again, "after the connection was closed and opened again")
 }
 
-// A watcher whose place is taken at once by the next costs no request.
+// A watcher that is followed at once by another costs no request.
 func TestWatchAgainIsFree(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	l, admin := newLocker(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
@@ -159,7 +159,7 @@ func TestWatchOnRingWithHungShard(t *testing.T) {
 	isWoken(t, func() <-chan struct{} { hung.Continue(); return woken }(), "the other shard is back")
 }
 
-// Where no connection can be had for it, Watch says so at once, and works when one can.
+// If there is no connection for it, Watch returns an error at once, and works again when there is one.
 func TestWatchWithoutConnection(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -192,8 +192,8 @@ func TestWatchWithoutConnection(t *testing.T) {
 	})
 }
 
-// After a break all are live again soon, however many they are: their number and names may make the
-// server's answers more than the 32 MB that it buffers for a subscriber.
+// After a break all watchers are soon live again, even if the server's replies to their requests
+// are longer than the 32 MB that it buffers for a subscriber.
 func TestManyWatchersOverBreak(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := newClient(t, &redis.Options{Addr: addr})
@@ -224,8 +224,8 @@ func TestManyWatchersOverBreak(t *testing.T) {
 	assert.LessOrEqual(t, connections, int64(5))
 }
 
-// A server that restarts takes the subscriptions with it: watchers are told, and hear of what is
-// released afterwards.
+// A server that restarts takes the subscriptions with it: watchers are woken, and woken again by
+// later releases.
 func TestWatchOverRestart(t *testing.T) {
 	srv := testserver.Redis(t)
 	l := newLocker(t, &redis.Options{Addr: srv.Addr})
@@ -258,7 +258,7 @@ func TestWatchOnDeadConnection(t *testing.T) {
 	isWoken(t, woken, "the server has not answered a ping")
 }
 
-// What listens does not go on connecting when nobody has waited for a while.
+// The hub stops connecting some time after the last watcher has gone.
 func TestEndsWithoutServer(t *testing.T) {
 	srv := testserver.Redis(t)
 	l := newLocker(t, &redis.Options{Addr: srv.Addr})
@@ -272,7 +272,7 @@ func TestEndsWithoutServer(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return redisv9.Feeds(l) == 0 && redisv9.Channels(l) == 0 })
 }
 
-// A closed client is an error, and ends what listens on it.
+// A closed client is an error, and ends its subscriptions.
 func TestClosedClient(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
 	l := redisv9.New(client)
@@ -297,7 +297,7 @@ func TestNilClient(t *testing.T) {
 	}
 }
 
-// limited makes a user of admin's server who may do everything but subscribe, except to the given
+// limited creates a user of admin's server that may do everything, but subscribe only to the given
 // channels.
 func limited(tb testing.TB, admin *redis.Client, channels ...any) *redis.Options {
 	tb.Helper()
@@ -306,7 +306,7 @@ func limited(tb testing.TB, admin *redis.Client, channels ...any) *redis.Options
 	return &redis.Options{Addr: admin.Options().Addr, Username: "limited", Password: "secret"}
 }
 
-// Who may not subscribe can lock all the same, by asking again and again.
+// A user that may not subscribe can lock all the same, by polling.
 func TestNotAllowedToSubscribe(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -325,9 +325,9 @@ func TestNotAllowedToSubscribe(t *testing.T) {
 	assert.Empty(t, admin.Keys(ctx, "*").Val())
 }
 
-// A channel that the user may not have does not concern those who listen to others: not those that
-// he has, nor those that come later, nor, when the connection broke, those that are subscribed to
-// anew. And nobody connects again and again because of it.
+// A channel that the user may not subscribe to does not affect other channels: not the present
+// ones, not later ones, and not those that are subscribed to again after a break. Nor does the hub
+// keep connecting because of it.
 func TestOneChannelNotAllowed(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	ctx := t.Context()
@@ -359,14 +359,14 @@ func TestOneChannelNotAllowed(t *testing.T) {
 
 	require.NoError(t, admin.ClientKillByFilter(ctx, "type", "pubsub").Err())
 	isWoken(t, before, "the connection broke")
-	eventually(t, "all that may be had is subscribed to anew", func() bool {
+	eventually(t, "all allowed channels are subscribed to again", func() bool {
 		return len(admin.PubSubChannels(ctx, "locker:mine*").Val()) == 2
 	})
 	refused()
 	release(t, l, "mine2")
 	isWoken(t, after, "its lock was released")
 
-	// What is allowed later is had by those who ask later.
+	// A channel that is allowed later works for later watchers.
 	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "allchannels").Err())
 	_, err = l.Watch(ctx, "theirs")
 	assert.NoError(t, err)

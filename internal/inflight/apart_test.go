@@ -63,7 +63,7 @@ func TestPanicIsTheCallers(t *testing.T) {
 	})
 }
 
-// A panic at the moment when ctx ends is either the caller's or unrecovered: never lost.
+// A panic at the moment when ctx ends is either the caller's or unrecovered, but never lost.
 func TestPanicAsTheContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 300 { // which of the two is seen first is a matter of luck

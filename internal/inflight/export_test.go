@@ -1,6 +1,6 @@
 package inflight
 
-// Entries is how many tokens have a call left behind.
+// Entries returns how many tokens have a call that was left behind.
 func Entries(c *Calls) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slow is a client call that minds no context.
+// slow returns a client call that ignores contexts.
 func slow(d time.Duration, v int, err error) func() (int, error) {
 	return func() (int, error) {
 		time.Sleep(d)
@@ -26,7 +26,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// noTimer is a context whose timer has not gone off yet when its deadline passes.
+// noTimer is a context whose timer has not fired yet when its deadline passes.
 type noTimer struct {
 	context.Context
 	deadline time.Time

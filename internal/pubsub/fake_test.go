@@ -23,7 +23,7 @@ var (
 	errClosed = errors.New("use of a closed connection")
 )
 
-// server is what a test's connections lead to.
+// server is the server of a test's connections.
 type server struct {
 	mu        sync.Mutex
 	down      error           // dials fail with it
@@ -38,7 +38,7 @@ type server struct {
 	dialing   int // at present
 }
 
-// fakeConn is a connection as a client library has it.
+// fakeConn is a client library's connection.
 type fakeConn struct {
 	s        *server
 	first    string
@@ -184,7 +184,7 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-// publish sends a message to every subscribed connection, and returns to how many.
+// publish sends a message to every subscribed connection, and returns their number.
 func (s *server) publish(channel, payload string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +221,7 @@ func (s *server) set(f func()) {
 	f()
 }
 
-// log is what the present connection was asked for.
+// log returns the requests on the present connection.
 func (s *server) log() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +245,7 @@ func (s *server) open() (n int) {
 	return n
 }
 
-// listener records what it was told.
+// listener records the calls of its methods.
 type listener struct {
 	mu       sync.Mutex
 	messages []string
@@ -266,7 +266,7 @@ func (l *listener) Missed() {
 	l.told = time.Now()
 }
 
-// take returns what was heard since the last time.
+// take returns the calls since its last call.
 func (l *listener) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,8 +275,8 @@ func (l *listener) take() string {
 	return heard
 }
 
-// play runs a test on a server and a hub, and fails it unless nothing is left afterwards: no
-// goroutine or timer, as synctest finds out, and no entry.
+// play runs a test on a server and a hub, and fails it if anything is left afterwards: a goroutine
+// or timer, which synctest detects, or an entry.
 func play(t *testing.T, f func(t *testing.T, s *server, h *Hub)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -334,7 +334,7 @@ func unsettled(t *testing.T, sub *Subscription) {
 	}
 }
 
-// hears fails the test unless that is what the listener was told since the last time.
+// hears fails the test unless those are the listener's calls since the last time.
 func hears(t *testing.T, l *listener, want string) {
 	t.Helper()
 	synctest.Wait()

@@ -45,8 +45,8 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// A dial that subscribes to its channel, as some clients' do, is one request and one answer, also
-// when the channel was left meanwhile.
+// A dial that subscribes to its channel, as with some clients, is one request with one answer, even
+// if the channel was left meanwhile.
 func TestDialSubscribes(t *testing.T) {
 	for range 20 {
 		play(t, func(t *testing.T, s *server, h *Hub) {
@@ -79,7 +79,8 @@ func TestDialSubscribes(t *testing.T) {
 	}
 }
 
-// A channel is kept about a second, a connection half a minute; both serve who comes meanwhile.
+// A channel is kept for about a second and a connection for half a minute, and both serve new
+// listeners.
 func TestLinger(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		for range 3 {
@@ -111,7 +112,7 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// Drop gives a channel up at once, unless others listen.
+// Drop unsubscribes at once, unless there are other listeners.
 func TestDrop(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		a, b := h.Join("k", new(listener)), h.Join("k", new(listener))
@@ -125,7 +126,7 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// Whatever order joins and leaves have, the last one counts.
+// Whatever the order of joins and leaves, the last one counts.
 func TestResubscribe(t *testing.T) {
 	for _, pause := range []time.Duration{0, trip / 2, 2 * trip} {
 		play(t, func(t *testing.T, s *server, h *Hub) {
@@ -151,8 +152,8 @@ func TestResubscribe(t *testing.T) {
 	}
 }
 
-// A refused dial settles the first attempt. The hub goes on trying, ever more seldom, and tells
-// when it is live.
+// A refused dial settles the first attempt. The hub goes on trying, less and less often, and
+// notifies its listeners when it is live.
 func TestDialRefused(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.down = errDown
@@ -165,7 +166,7 @@ func TestDialRefused(t *testing.T) {
 			t.Fatalf("%d dials in a minute", s.dialed())
 		}
 		hears(t, &l, "[] missed 0")
-		// Who comes then need not wait for the next one, and does not make them many.
+		// A new listener does not wait for the next attempt, and does not cause many.
 		start, before := time.Now(), s.dialed()
 		late := h.Join("k", &l)
 		<-late.Done()
@@ -253,8 +254,7 @@ func TestClosedClient(t *testing.T) {
 	})
 }
 
-// A refused channel concerns itself alone. It is asked for again with the next Join, and every now
-// and then.
+// A refused channel affects no other. It is requested again by the next Join and from time to time.
 func TestRefusedChannel(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.refuses["theirs"] = true
@@ -283,7 +283,7 @@ func TestRefusedChannel(t *testing.T) {
 		s.publish("theirs", "m")
 		hears(t, &theirs, "[m] missed 0")
 
-		// A right that is taken away shows after the next break.
+		// A revoked right has an effect after the next break.
 		s.set(func() { s.refuses["theirs"] = true })
 		s.cut()
 		time.Sleep(time.Second)
@@ -293,7 +293,7 @@ func TestRefusedChannel(t *testing.T) {
 	})
 }
 
-// Refused while it is being left, and wanted again.
+// A channel is refused while it is being left and is wanted again.
 func TestRefusedAndLeft(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.refuses["k"] = true
@@ -314,7 +314,7 @@ func TestRefusedAndLeft(t *testing.T) {
 	})
 }
 
-// Who was live is told when the connection breaks, and once more when it is back.
+// Live listeners are notified when the connection breaks, and again when it is back.
 func TestBreak(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		var l listener
@@ -336,7 +336,7 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// A first attempt that a connection breaks under has one other chance.
+// If a connection breaks during a first attempt, that has one more chance.
 func TestBreakWhilePending(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.hung = true
@@ -363,7 +363,7 @@ func TestBreakWhilePending(t *testing.T) {
 	})
 }
 
-// A server that does not answer is known after the timeout; one that is silent is asked.
+// A server that does not answer is detected after the timeout. A silent one is pinged.
 func TestSilence(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		var l listener
@@ -387,7 +387,7 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// While a server hangs, nobody waits for longer than its timeout and a little.
+// While a server hangs, no listener waits for much longer than the timeout.
 func TestHungServer(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		var l listener
@@ -449,7 +449,7 @@ func TestSlowServer(t *testing.T) {
 	})
 }
 
-// After a break, those who missed something are told a thousand a second, in whichever order, and all.
+// After a break, all listeners that missed something are notified, a thousand a second, in any order.
 func TestPace(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		const n = 3000
@@ -477,8 +477,8 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// Some versions of client libraries lose answers. A later one, since they are in order, makes up
-// for it.
+// Some versions of client libraries lose answers. A later answer makes up for it, since they are in
+// order.
 func TestLostAnswers(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		s.loses = map[string]bool{"1": true, "2": true, "5": true}
@@ -508,7 +508,7 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// What the client panics about, or what comes unasked, is an error of the connection.
+// A panic of the client and an unexpected reply are errors of the connection.
 func TestGarbage(t *testing.T) {
 	for name, e := range map[string]Event{
 		"a panic":           {},
@@ -582,7 +582,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A peak leaves no memory behind, also while there is still somebody who listens.
+// A peak leaves no memory behind, even while there are still listeners.
 func TestPeak(t *testing.T) {
 	play(t, func(t *testing.T, s *server, h *Hub) {
 		h.Join("stays", new(listener))
@@ -620,7 +620,7 @@ func TestPeak(t *testing.T) {
 	})
 }
 
-// What a hub runs is not the work of the caller who came first.
+// A hub's goroutines do not carry the labels of its first caller.
 func TestLabels(t *testing.T) {
 	s := &server{refuses: make(map[string]bool)}
 	h := New(s.dial, timeout)

@@ -77,7 +77,7 @@ func TestWorkOfAScriptIsBounded(t *testing.T) {
 	assert.Empty(t, client.Keys(ctx, "*").Val())
 }
 
-// To hand over the lock takes the server about as long with thousands in the queue as with a few.
+// Handing over the lock takes the server about as long with thousands in the queue as with a few.
 func TestHandoverInLongQueue(t *testing.T) {
 	const turns = 50
 	took := func(waiters int) time.Duration {
@@ -114,9 +114,8 @@ func TestHandoverInLongQueue(t *testing.T) {
 	assert.Less(t, many, few*12/5) // reading 256 entries took 2.6 times as long
 }
 
-// A process that was not heard of for 25 seconds may have too much to look after as long as a
-// connection of its own looks alive. So it is offered a claim; when that lapses all its entries are
-// dropped.
+// A process that was not heard of for 25 seconds, but has a live connection, may have too many
+// waiters. So it is offered a claim. If the claim lapses, all its entries are dropped.
 func TestUnseenProcess(t *testing.T) {
 	client, ctx := start(t), t.Context()
 	queue := redislock.NewNamespace("", true).Keys("k").Queue
@@ -142,8 +141,8 @@ func TestUnseenProcess(t *testing.T) {
 	assert.Zero(t, client.ZCount(ctx, queue, "1", "+inf").Val())
 }
 
-// Those that are dropped although they were not asked are told, 256 at a time: they may be
-// subscribed to a server that is a replica by now.
+// Waiters that are dropped without having been asked are notified, 256 by one script: they may be
+// subscribed to a server that has become a replica.
 func TestDroppedAreTold(t *testing.T) {
 	const waiters = 300
 	client, ctx := start(t), t.Context()
@@ -171,8 +170,7 @@ func TestDroppedAreTold(t *testing.T) {
 	assert.Equal(t, 256, told)
 }
 
-// What served an entry is released through its nonce only as long as the lock is held because of
-// that.
+// A lock is released through an entry's nonce only while it is held because of that entry.
 func TestReleaseByNonce(t *testing.T) {
 	client, ctx := start(t), t.Context()
 	sub := client.Subscribe(ctx, "!wait:c")
@@ -204,7 +202,7 @@ func TestReleaseByNonce(t *testing.T) {
 	assert.EqualValues(t, 1, run(t, client, redislock.Release, "token1"))
 }
 
-// Go and Lua agree on what is a foreign value, and an encoded token never is one.
+// Go and Lua agree on which values are foreign, and an encoded token never is.
 func TestForeignValues(t *testing.T) {
 	client, ctx := start(t), t.Context()
 	values := []string{"", "1", "123456789", "123456789.", "123456789.5", "1234567890123456", "1:", "1:x", ":x", "x1:y", "1:\n", "\x001:x",
@@ -256,7 +254,7 @@ func TestNames(t *testing.T) {
 	assert.True(t, strings.HasPrefix(redislock.NewNamespace("", true).NewChannel(), "!wait:locker:"))
 }
 
-// tag is what a Cluster goes by.
+// tag returns the part of a key that a Cluster hashes.
 func tag(key string) string {
 	if _, rest, ok := strings.Cut(key, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
@@ -287,7 +285,7 @@ func TestParseMessage(t *testing.T) {
 	}
 }
 
-// The head looks four times a second at most, however short the ttl, and others once in ten
+// The head looks no more than four times a second, however short the ttl, and others once in ten
 // seconds.
 func TestPace(t *testing.T) {
 	var head, other, deaf redislock.Pace
