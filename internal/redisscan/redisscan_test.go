@@ -1,0 +1,92 @@
+package redisscan_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redisscan"
+	"github.com/stretchr/testify/assert"
+)
+
+var (
+	errForeign = errors.New("foreign")
+	errDown    = errors.New("down")
+)
+
+// pages returns a Scan of a server with these pages.
+func pages(t *testing.T, pattern string, pages ...string) redisscan.Scan {
+	return func(cursor uint64, match string) (redisscan.Page, error) {
+		assert.Equal(t, pattern, match)
+		page := redisscan.Page{Keys: strings.Fields(pages[cursor]), Next: cursor + 1}
+		if page.Next == uint64(len(pages)) {
+			page.Next = 0
+		}
+		for _, key := range page.Keys {
+			if key == "down" {
+				return redisscan.Page{}, errDown
+			}
+		}
+		return page, nil
+	}
+}
+
+// locks are held, except for those named free, foreign and broken.
+var locks = redisscan.Locks{
+	KeyPrefix: "p:",
+	Inspect: func(key string) (locker.Info, error) {
+		switch key {
+		case "free":
+			return locker.Info{Key: key}, nil
+		case "foreign":
+			return locker.Info{Key: key}, errForeign
+		case "broken":
+			return locker.Info{Key: key}, errDown
+		}
+		return locker.Info{Key: key, Token: "t"}, nil
+	},
+	IsForeign: func(err error) bool { return errors.Is(err, errForeign) },
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		servers []redisscan.Scan
+		most    int
+		want    string
+	}{
+		"no server":        {nil, 9, ""},
+		"no key":           {[]redisscan.Scan{pages(t, "p:*", "")}, 9, ""},
+		"pages":            {[]redisscan.Scan{pages(t, "p:*", "p:a p:b", "", "p:c")}, 9, "a b c"},
+		"repeated":         {[]redisscan.Scan{pages(t, "p:*", "p:a p:a", "p:b p:a")}, 9, "a b"},
+		"two servers":      {[]redisscan.Scan{pages(t, "p:*", "p:a"), pages(t, "p:*", "p:b p:a")}, 9, "a b"},
+		"free":             {[]redisscan.Scan{pages(t, "p:*", "p:a p:free p:b")}, 9, "a b"},
+		"prefix again":     {[]redisscan.Scan{pages(t, "p:*", "p:p:a")}, 9, "p:a"},
+		"foreign":          {[]redisscan.Scan{pages(t, "p:*", "p:a p:foreign p:b")}, 9, "a foreign:foreign b"},
+		"error of a lock":  {[]redisscan.Scan{pages(t, "p:*", "p:a p:broken p:b")}, 9, "a :down"},
+		"error of a scan":  {[]redisscan.Scan{pages(t, "p:*", "p:a", "down"), pages(t, "p:*", "p:b")}, 9, "a :down"},
+		"left":             {[]redisscan.Scan{pages(t, "p:*", "p:a p:b p:c", "p:d")}, 2, "a b"},
+		"left at an error": {[]redisscan.Scan{pages(t, "p:*", "p:foreign p:b")}, 1, "foreign:foreign"},
+	} {
+		var got []string
+		locks.List("", c.servers, func(info locker.Info, err error) bool {
+			if err != nil {
+				info.Key += ":" + err.Error()
+			}
+			got = append(got, info.Key)
+			return len(got) < c.most
+		})
+		assert.Equal(t, c.want, strings.Join(got, " "), name)
+	}
+}
+
+// A prefix matches itself only.
+func TestPattern(t *testing.T) {
+	t.Parallel()
+	scan := pages(t, `p:\*\?\[a\]\\*`, "")
+	locks.List(`*?[a]\`, []redisscan.Scan{scan}, func(locker.Info, error) bool {
+		t.Error("a lock")
+		return false
+	})
+}
