@@ -9,14 +9,14 @@ import (
 	"github.com/golockers/locker/internal/waithook"
 )
 
-// Observer receives the events of a Locker that was made by [Observed]. Its method is called
-// concurrently.
+// Observer receives the events of a Locker that was made by [Observed]. It is safe for concurrent
+// use.
 //
-// The goroutine that acquires, extends or unlocks calls Observe and waits for it; for the
-// keep-alive, a loss and a cleanup it is one in the background. A slow Observer therefore slows
-// locks down, and a panic in it is a panic of that goroutine. Observe may use the lease. ctx has
-// the values of the caller's context, or in the background those of the acquisition's, and may have
-// ended.
+// Observe is called by the goroutine that acquires, extends or unlocks, or by one in the background
+// for the keep-alive, a loss or a cleanup. That goroutine waits for it, so a slow Observer slows
+// locks down, and a panic of an Observer is a panic of that goroutine. Observe may call the methods
+// of a lease. Its ctx has the values of the caller's context, or in the background those of the
+// acquisition's, and may have ended.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }

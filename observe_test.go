@@ -14,8 +14,12 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker/conformance"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/singleflight"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -457,6 +461,47 @@ type noCache struct{}
 
 func (noCache) Get(context.Context, string) (v string, found bool, err error) { return "", false, nil }
 func (noCache) Set(context.Context, string, string) error                     { return nil }
+
+// An observed Locker keeps the contract as the one behind it does.
+func TestObservedConformance(t *testing.T) {
+	l := locker.Observed(memory.New(), locker.LogObserver(slog.New(slog.DiscardHandler)))
+	conformance.Run(t, conformance.Config{New: func(testing.TB, string) locker.Locker { return l }})
+}
+
+// A queue on a server reports that a caller waits.
+func TestObservedOnRedis(t *testing.T) {
+	t.Parallel()
+	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	bare := redisv9.New(client)
+	held, err := locker.Lock(ctx, bare, "k", time.Minute)
+	require.NoError(t, err)
+	j := &journal{}
+	waits := make(chan struct{})
+	j.use = func(_ context.Context, e locker.Event) {
+		if e.Kind == locker.Waiting {
+			close(waits)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- locker.Do(ctx, locker.Observed(bare, j), "k", time.Minute, func(context.Context) error { return nil })
+	}()
+	select {
+	case <-waits:
+	case err := <-done:
+		t.Fatal("did not wait:", err)
+	}
+	require.NoError(t, held.Unlock(ctx))
+	require.NoError(t, <-done)
+	var kinds []locker.EventKind
+	for _, e := range j.events {
+		kinds = append(kinds, e.Kind)
+	}
+	assert.Equal(t, []locker.EventKind{locker.Waiting, locker.Acquired, locker.Unlocked}, kinds)
+}
 
 func TestObservedBadInput(t *testing.T) {
 	for want, l := range map[string]locker.Locker{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,10 +57,10 @@ func TestWithMinHold(t *testing.T) {
 			lease := tryLock(t, l, ttl, locker.WithMinHold(time.Minute))
 			require.NoError(t, lease.Unlock(t.Context()))
 			assert.ErrorIs(t, lease.Unlock(t.Context()), locker.ErrNotHeld)
-			time.Sleep(time.Minute - 1)
+			time.Sleep(time.Minute - time.Nanosecond)
 			_, err := locker.TryLock(t.Context(), l, "k", time.Second)
 			assert.ErrorIs(t, err, locker.ErrHeld, ttl)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			_, err = locker.TryLock(t.Context(), l, "k", time.Second)
 			assert.NoError(t, err, ttl)
 		}
@@ -107,9 +108,9 @@ func TestWithMinHold(t *testing.T) {
 			return l.doExtend(ctx, "k", token, ttl)
 		})
 		assert.NoError(t, lease.Unlock(t.Context()))
-		time.Sleep(start.Add(period - 1).Sub(time.Now()))
+		time.Sleep(time.Until(start.Add(period - time.Nanosecond)))
 		assert.False(t, l.isFree("k"))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		assert.True(t, l.isFree("k"))
 	})
 	bubble(t, "the extension fails for good", func(t *testing.T) {
@@ -192,6 +193,26 @@ func TestWithMinHold(t *testing.T) {
 		assert.ErrorIs(t, err, locker.ErrInvalidTTL)
 		time.Sleep(time.Second)
 		assert.True(t, l.isFree("k"), "left behind")
+	})
+	bubble(t, "in a cohort", func(t *testing.T) {
+		backend := memory.New()
+		l := cohort.New(backend)
+		start := time.Now()
+		ran, err := once(t, l, nop)
+		assert.NoError(t, err)
+		assert.True(t, ran)
+		for time.Since(start) < period {
+			for _, other := range []locker.Locker{l, backend, cohort.New(backend)} {
+				ran, err := once(t, other, unreachable(t))
+				assert.NoError(t, err)
+				assert.False(t, ran)
+			}
+			time.Sleep(5 * time.Minute)
+		}
+		ran, err = once(t, l, nop)
+		assert.NoError(t, err)
+		assert.True(t, ran)
+		time.Sleep(2 * period)
 	})
 	bubble(t, "no effect", func(t *testing.T) {
 		l := memory.New()

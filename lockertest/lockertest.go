@@ -38,13 +38,30 @@ var (
 type Op uint8
 
 const (
-	Acquire Op = iota + 1 // locker.TryLock, TryDo; as a target of Fail and Hang also Wait, so every way to take a lock
-	Wait                  // locker.Lock, Do, LockAll, DoAll
-	Extend                // the keep-alive, Lease.Extend, locker.Resume, and Unlock with locker.WithMinHold
-	Release               // Lease.Unlock, and cleanups
-	Watch                 // the Loader of package singleflight
-	Fence                 // Lease.Fence
-	Inspect               // locker.Break
+	// Acquire is called by locker.TryLock and TryDo. For Fail and Hang it includes Wait, so it
+	// stands for every way to take a lock.
+	Acquire Op = iota + 1
+
+	// Wait is called by locker.Lock, Do, LockAll and DoAll.
+	Wait
+
+	// Extend is called by the keep-alive, Lease.Extend and locker.Resume, and by Lease.Unlock with
+	// locker.WithMinHold.
+	Extend
+
+	// Release is called by Lease.Unlock, locker.Break and the cleanup after a failed acquisition.
+	Release
+
+	// Watch is called by package singleflight's Loader.
+	Watch
+
+	// Fence is called by Lease.Fence.
+	Fence
+
+	// Inspect is called by locker.Break.
+	Inspect
+
+	// List is called by tools.
 	List
 )
 
