@@ -298,6 +298,20 @@ func TestErr(t *testing.T) {
 		assert.ErrorIs(t, lease.Err(), errBackend)
 		assert.ErrorIs(t, lease.Err(), locker.ErrNotHeld)
 	})
+	bubble(t, "a failure that comes after the loss is no reason", func(t *testing.T) {
+		l := &fake{}
+		lease := tryLock(t, l, time.Second)
+		l.extendBy(func(context.Context, string, time.Duration) (bool, error) {
+			time.Sleep(2 * time.Second)
+			return false, errBackend
+		})
+		done := make(chan error, 1)
+		go func() { done <- lease.Extend(t.Context(), time.Minute) }()
+		<-lease.Lost()
+		before := lease.Err().Error()
+		assert.ErrorIs(t, <-done, errBackend)
+		assert.EqualError(t, lease.Err(), before)
+	})
 	bubble(t, "an earlier failure is no reason", func(t *testing.T) {
 		l := &fake{}
 		lease := tryLock(t, l, time.Second)

@@ -16,6 +16,7 @@ import (
 	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/conformance"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/internal/waithook"
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/singleflight"
@@ -255,6 +256,27 @@ func TestObserved(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		assert.NoError(t, lease.Unlock(t.Context()))
 		assert.Equal(t, []string{"acquired k 0", "unlocked k 1.1"}, j.take())
+	})
+	bubble(t, "a Waiter that reports late and twice", func(t *testing.T) {
+		j := &journal{}
+		l := &lined{fake: &fake{}}
+		var waitCtx context.Context
+		l.wait = func(ctx context.Context, _, _ string, ttl time.Duration) (time.Time, error) {
+			waitCtx = ctx
+			return time.Now().Add(ttl), nil
+		}
+		_, err := locker.Lock(t.Context(), locker.Observed(l, j), "k", time.Minute)
+		require.NoError(t, err)
+		waithook.Call(waitCtx)
+		assert.Equal(t, []string{"acquired k 0"}, j.take())
+		l.wait = func(ctx context.Context, _, _ string, ttl time.Duration) (time.Time, error) {
+			waithook.Call(ctx)
+			waithook.Call(ctx)
+			return time.Now().Add(ttl), nil
+		}
+		_, err = locker.Lock(t.Context(), locker.Observed(l, j), "k", time.Minute)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"waiting k 0", "acquired k 0"}, j.take())
 	})
 	bubble(t, "detached and resumed", func(t *testing.T) {
 		j := &journal{}

@@ -53,3 +53,17 @@ func optional(l Locker) (set int) {
 	}
 	return set
 }
+
+// A lease forgets the contexts that are no longer needed.
+func TestContextsAreUnbound(t *testing.T) {
+	lease := newLease(t.Context(), nil, everything{}, "k", "t", time.Hour, time.Now().Add(time.Hour), options{})
+	_, first := lease.Context(t.Context())
+	_, second := lease.Context(t.Context())
+	assert.Len(t, lease.contexts, 2)
+	first()
+	first()
+	assert.Len(t, lease.contexts, 1)
+	second()
+	assert.Empty(t, lease.contexts)
+	lease.Detach()
+}
