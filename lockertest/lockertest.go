@@ -1,4 +1,4 @@
-// Package lockertest has a locker.Locker for tests of code that uses locks.
+// Package lockertest provides a [locker.Locker] for tests of code that uses locks.
 //
 //	l := lockertest.New()
 //	release := l.Hold("report") // as another process would
@@ -85,8 +85,8 @@ type Call struct {
 	Token string        // of Acquire, Wait, Extend, Release and Fence
 	TTL   time.Duration // of Acquire, Wait and Extend
 
-	// What it returned. Both are zero while it has not.
-	OK  bool // it did what it was asked for
+	// The results, zero while the call is under way. OK reports whether it did what it was asked for.
+	OK  bool
 	Err error
 }
 
@@ -117,18 +117,18 @@ type name struct{ key, token string }
 // New returns a Locker that holds no locks.
 func New() *Locker { return new(Locker) }
 
-// Fail makes op return err without doing anything, until Fail is called with nil. That ends a
-// [Locker.Hang] for later calls as well. Package locker takes an error for an unknown outcome, as
-// that of a backend would be: after a failed acquisition it calls Release in the background. That
-// one succeeds, unless Release fails as well: then it is repeated for 5 seconds, and a test in a
-// bubble has to sleep that long in the end.
+// Fail makes calls of op do nothing and return err. Fail with a nil err makes op work again, also
+// after [Locker.Hang]. Fail(Acquire, err) applies to Wait as well, so every function that takes a
+// lock gets the error.
 //
-// Fail(Acquire, err) is for Wait as well, so it is seen by every function that takes a lock.
+// Package locker takes a backend error for an unknown outcome: after a failed acquisition it releases
+// the token in the background. That Release succeeds at once, unless Release is made to fail as well.
+// It is then repeated for 5 seconds, and a test in a bubble has to sleep for that long before it ends.
 func (l *Locker) Fail(op Op, err error) { l.set(op, trouble{err: err}) }
 
-// Hang makes op block until its context ends, as with a server that does not answer, until
-// [Locker.Fail] is called with nil. Calls that hang by then go on to do so. Hang(Acquire) is for
-// Wait as well.
+// Hang makes calls of op block until their context ends, like those of a server that does not answer.
+// Fail with a nil error makes op work again; calls that hang already continue to. Hang(Acquire)
+// applies to Wait as well.
 func (l *Locker) Hang(op Op) { l.set(op, trouble{hang: true}) }
 
 func (l *Locker) set(op Op, t trouble) {
@@ -140,9 +140,10 @@ func (l *Locker) set(op Op, t trouble) {
 	l.trouble[op] = t
 }
 
-// Hold takes the lock of key, as another process would, and holds it without expiry until release
-// is called. If it is held, the holder loses it. Those who wait for it go on waiting. Release does
-// nothing if Lose or another Hold has taken the lock away meanwhile, or if it was called before.
+// Hold takes the lock of key, as another process would, and keeps it without expiry until release is
+// called. If the lock is held, its holder loses it, and callers that wait for it go on waiting.
+// Calling release again does nothing, and so does calling it after Lose or another Hold has taken
+// the lock.
 func (l *Locker) Hold(key string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
