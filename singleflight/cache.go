@@ -60,7 +60,7 @@ func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err err
 		v, err = l.notRead(r, key, began, err)
 		return v, false, err
 	}
-	r.end()
+	r.Cancel()
 	l.cacheBreaker.succeeded(key, began)
 	return v, ok, nil
 }
@@ -81,9 +81,10 @@ func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, er
 		v, err = l.notRead(r, key, began, err)
 		return v, false, err
 	}
-	r.end()
+	r.Cancel()
 	l.cacheBreaker.succeeded(key, began)
 	if ok {
+		l.note(ctx, LoadStale, nil)
 		l.refresh(ctx, key)
 	}
 	return v, ok, nil
@@ -91,7 +92,7 @@ func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, er
 
 // notRead ends a request r to the cache that failed with err, and returns its error and no value.
 func (l *Loader[V]) notRead(r *request, key string, began time.Time, err error) (zero V, _ error) {
-	defer r.end()
+	defer r.Cancel()
 	if r.Err() != nil && time.Since(began) < l.cacheBreaker.patience() {
 		return zero, err // it ended because its caller left, soon after it began
 	}

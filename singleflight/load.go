@@ -26,20 +26,34 @@ func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err 
 		if l.forgotten.has(key) {
 			return v, errReadAlone
 		}
-		v, ok, err := l.readOrStale(ctx, key)
+		v, ok, err := l.read(ctx, key)
+		if ok {
+			l.note(ctx, LoadHit, nil)
+			return v, nil
+		}
+		if err == nil {
+			v, ok, err = l.readStale(ctx, key)
+		}
 		if ok {
 			return v, nil
 		}
-		if err != nil {
-			return l.loadWithoutCache(ctx, key, err)
-		}
+		return l.loadMissing(ctx, key, err)
 	}
+	return l.loadMissing(ctx, key, nil)
+}
+
+// loadMissing loads a value that is not in the cache, or that could not be read because of err. It is no part of load,
+// to keep the stack of a hit small.
+func (l *Loader[V]) loadMissing(ctx context.Context, key string, err error) (v V, _ error) {
 	e, _ := ctx.(ender)
 	if !l.lifetime.begin(e) {
 		return v, loadError(key, locker.ErrClosed)
 	}
 	defer l.lifetime.end(e)
-	if l.unstored.has(key) {
+	switch {
+	case err != nil:
+		return l.loadWithoutCache(ctx, key, err)
+	case l.unstored.has(key):
 		// Others would wait in vain for a value that the cache does not take.
 		return l.callSource(ctx, key, nil, addIfPossible, errUnstored)
 	}
@@ -54,7 +68,12 @@ func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err 
 func (l *Loader[V]) readAlone(ctx context.Context, key string) (V, error) {
 	var g Group[V]
 	v, _, err := g.call(ctx, key, false, func(ctx context.Context) (V, error) {
-		v, ok, err := l.readOrStale(ctx, key)
+		v, ok, err := l.read(ctx, key)
+		if ok {
+			l.note(ctx, LoadHit, nil)
+		} else if err == nil {
+			v, ok, err = l.readStale(ctx, key)
+		}
 		if !ok && err == nil {
 			err = errNotThere
 		}
@@ -64,22 +83,6 @@ func (l *Loader[V]) readAlone(ctx context.Context, key string) (V, error) {
 		l.gaveUp(&g, key)
 	}
 	return v, err
-}
-
-// readOrStale reads the cache, and returns a stale value if there is no other.
-func (l *Loader[V]) readOrStale(ctx context.Context, key string) (v V, ok bool, err error) {
-	v, ok, err = l.read(ctx, key)
-	if ok {
-		l.note(ctx, LoadHit, nil)
-	}
-	if ok || err != nil {
-		return v, ok, err
-	}
-	v, ok, err = l.readStale(ctx, key)
-	if ok {
-		l.note(ctx, LoadStale, nil)
-	}
-	return v, ok, err
 }
 
 // readShared reads the cache for a flight that callers have joined, and more join during the read.

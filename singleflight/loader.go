@@ -29,6 +29,7 @@ type Loader[V any] struct {
 	cache  Cache[V]
 	source func(ctx context.Context, key string) (V, error)
 	loaderOptions
+	usable bool // made by NewLoader, with all that it needs
 
 	group Group[V]
 
@@ -61,6 +62,7 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 	for _, opt := range opts {
 		opt(&loader.loaderOptions)
 	}
+	loader.usable = l != nil && c != nil && source != nil && (loader.observe != nil || !loader.hasObserver)
 	for _, b := range []*breaker{&loader.lockBreaker, &loader.cacheBreaker} {
 		b.timeout, b.pause = loader.backendTimeout, loader.outagePause
 	}
@@ -105,16 +107,13 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // Load for the same key from within the source with its context is an error.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 	if l != nil && l.observe != nil {
-		return l.loadObserved(ctx, key)
+		if _, ok := ctx.(*observation); !ok {
+			return l.loadObserved(ctx, key)
+		}
 	}
-	return l.get(ctx, key)
-}
-
-// get is Load without an observer, or with one whose ctx is an observation.
-func (l *Loader[V]) get(ctx context.Context, key string) (V, error) {
-	var zero V
-	if err := l.check(key); err != nil {
-		return zero, loadError(key, err)
+	if !l.accepts(key) {
+		var zero V
+		return zero, loadError(key, l.check(key))
 	}
 	for {
 		alone := l.forgotten.has(key) && ctx.Err() == nil
@@ -186,6 +185,12 @@ func (l *Loader[V]) Forget(key string) {
 	l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
 }
 
+// accepts reports whether check returns no error. It is short enough to be inlined.
+func (l *Loader[V]) accepts(key string) bool {
+	return l != nil && l.usable && key != "" && len(l.keyPrefix)+len(key) <= maxKey && !l.lifetime.closing.Load()
+}
+
+// check returns what is wrong with a call for key.
 func (l *Loader[V]) check(key string) error {
 	switch {
 	case l == nil:
@@ -196,10 +201,13 @@ func (l *Loader[V]) check(key string) error {
 		return errors.New("nil Cache")
 	case l.source == nil:
 		return errors.New("nil source")
-	case l.observe == nil && l.hasObserver:
+	case l.hasObserver && l.observe == nil:
 		return errors.New("nil load observer")
-	case key == "" || len(l.keyPrefix)+len(key) > maxKey:
-		return locker.ErrInvalidKey
+	case key == "":
+		return fmt.Errorf("%w: empty", locker.ErrInvalidKey)
+	case len(l.keyPrefix)+len(key) > maxKey:
+		return fmt.Errorf("%w: %d bytes with the prefix of the locks, more than %d", locker.ErrInvalidKey,
+			len(l.keyPrefix)+len(key), maxKey)
 	case l.lifetime.closing.Load():
 		return locker.ErrClosed
 	}

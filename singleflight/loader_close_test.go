@@ -82,6 +82,25 @@ func TestCloseAwaitsLoads(t *testing.T) {
 	})
 }
 
+// A load without the lock, since the cache cannot be read, is awaited as well.
+func TestCloseAwaitsLoadsWithoutCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onGet = func(context.Context, string) error { return errAnswered }
+		p.onSet = func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil }
+		l := NewLoader(p.locker(), p.cache(), p.slowly(time.Second, "fresh"))
+		c := goLoad(t.Context(), l, "k")
+		synctest.Wait()
+		took, err := closeWithin(t, l, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, 1300*time.Millisecond, took)
+		require.Equal(t, loaded{"fresh", nil, time.Second}, <-c)
+		require.Equal(t, []string{"get", "source", "set"}, p.all())
+		requireIdle(t, l, b, "k")
+	})
+}
+
 // A call that waits for another process's value gets it.
 func TestCloseAwaitsWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -220,7 +220,7 @@ func TestUpdateMistakes(t *testing.T) {
 			{nil, "k", notCalled(t), `singleflight: update "k": nil Loader`, nil},
 			{NewLoader(nil, p.cache(), source), "k", notCalled(t), `singleflight: update "k": nil Locker`, nil},
 			{l, "k", nil, `singleflight: update "k": nil change`, nil},
-			{l, "", notCalled(t), `singleflight: update "": invalid key`, locker.ErrInvalidKey},
+			{l, "", notCalled(t), `singleflight: update "": invalid key: empty`, locker.ErrInvalidKey},
 			{NewLoader(p.locker(), p.cache(), source), "k", notCalled(t),
 				`singleflight: update "k": the Cache is no Deleter: unsupported operation`, errors.ErrUnsupported},
 			{NewLoader(p.locker(), p.deleteCache(), source, WithLockTTL(time.Microsecond)), "k", notCalled(t),

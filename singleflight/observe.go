@@ -106,7 +106,7 @@ func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, err erro
 		}
 		l.observe(ctx, e)
 	}()
-	return l.get(o, key)
+	return l.Load(o, key)
 }
 
 // note is called in a flight that has found the value or is about to call the source. The last note counts. ctx is

@@ -19,14 +19,7 @@ type outdated struct {
 // maxOutdated is how many keys may be outdated. Then Update changes nothing any more.
 const maxOutdated = 1 << 16
 
-func (o *outdated) has(key string) bool {
-	if o.n.Load() == 0 {
-		return false
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.keys.get(key) != 0
-}
+func (o *outdated) has(key string) bool { return o.n.Load() != 0 && o.when(key) != 0 }
 
 // hasRoom reports whether key may be added.
 func (o *outdated) hasRoom(key string) bool {
@@ -56,9 +49,6 @@ func (o *outdated) remove(key string, added uint64) {
 
 // when returns the number that a store or deletion beginning now must pass to remove, or 0 if key is not outdated.
 func (o *outdated) when(key string) (added uint64) {
-	if o.n.Load() == 0 {
-		return 0
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.keys.get(key)

@@ -11,12 +11,11 @@ import (
 	"github.com/golockers/locker/internal/lazyctx"
 )
 
-// request is one request to a backend: its context, which end cancels when the request has returned.
+// request is the context of one request to a backend. It is cancelled when the request has returned.
 type request struct {
 	lazyctx.Context
-	backend  *breaker
-	returned atomic.Bool
-	watched  atomic.Bool // by gaveUp
+	backend *breaker
+	watched atomic.Bool // by gaveUp
 }
 
 // request returns a request to the backend of b that begins now.
@@ -30,20 +29,20 @@ func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *req
 	if f != nil {
 		caller = f.first
 	}
-	if end, ok := caller.Deadline(); ok {
+	end, hasEnd := caller.Deadline()
+	if hasEnd {
 		limit = min(limit, max(end.Sub(now)/2, b.patience()))
 	}
+	deadline := now.Add(limit)
+	if f == nil && hasEnd && end.Before(deadline) {
+		deadline = end
+	}
 	r := &request{backend: b}
-	r.Init(ctx, now.Add(limit))
+	r.Init(ctx, deadline)
 	if f != nil {
 		f.asking.Store(r)
 	}
 	return r
-}
-
-func (r *request) end() {
-	r.returned.Store(true)
-	r.Cancel()
 }
 
 // gaveUp is for a caller that has left the flight of key in g. If the flight's request goes on although its context
@@ -60,12 +59,12 @@ func (l *Loader[V]) gaveUp(g *Group[V], key string) {
 		return
 	}
 	r := f.asking.Load()
-	if r == nil || r.returned.Load() || !r.watched.CompareAndSwap(false, true) {
+	if r == nil || r.IsOver() || !r.watched.CompareAndSwap(false, true) {
 		return
 	}
 	deadline, _ := r.Deadline()
 	time.AfterFunc(time.Until(deadline)+r.backend.patience(), func() {
-		if !r.returned.Load() {
+		if !r.IsOver() {
 			r.backend.trip(key, time.Now(), &noAnswerError{"not back after its deadline", context.DeadlineExceeded})
 			f.close()
 		}
@@ -80,7 +79,7 @@ func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, err
 	}
 	began := time.Now()
 	tryCtx := l.request(ctx, began, &l.lockBreaker)
-	defer tryCtx.end()
+	defer tryCtx.Cancel()
 	lease, err := locker.TryLock(tryCtx, l.locker, l.keyPrefix+key, l.lockTTL,
 		locker.WithKeepAlive(), locker.WithMaxHold(l.maxHold))
 	if err == nil && !l.lifetime.hold(lease) {

@@ -17,6 +17,7 @@ type Context struct {
 
 	mu       sync.Mutex
 	detached bool            // only the parent's values count
+	over     bool            // Cancel was called
 	state    state           // while timed is nil
 	timed    context.Context // made by the first Done; from then on all methods use it
 	stop     context.CancelFunc
@@ -33,16 +34,15 @@ const (
 
 // WithDeadline returns a context that ends with parent, at the deadline, or when it is cancelled.
 func WithDeadline(parent context.Context, deadline time.Time) *Context {
-	c := new(Context)
-	c.Init(parent, deadline)
-	return c
-}
-
-// Init makes a zero Context that is part of another value what [WithDeadline] returns.
-func (c *Context) Init(parent context.Context, deadline time.Time) {
 	if d, ok := parent.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
+	return &Context{parent: parent, deadline: deadline}
+}
+
+// Init makes a zero Context that is part of another value what [WithDeadline] returns. The deadline must not be
+// after parent's.
+func (c *Context) Init(parent context.Context, deadline time.Time) {
 	c.parent, c.deadline = parent, deadline
 }
 
@@ -109,11 +109,19 @@ func (c *Context) look() state {
 func (c *Context) Cancel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.over = true
 	if c.timed != nil {
 		c.stop()
 	} else if c.state == running {
 		c.state = cancelled
 	}
+}
+
+// IsOver reports whether Cancel was called.
+func (c *Context) IsOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
 }
 
 // Value implements [context.Context].

@@ -3,6 +3,7 @@ package lazyctx_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +64,7 @@ func TestEnds(t *testing.T) {
 					}
 					defer ctx.Cancel()
 					require.NoError(t, ctx.Err())
+					require.False(t, ctx.IsOver())
 					var done <-chan struct{}
 					if asked == "before" {
 						done = ctx.Done()
@@ -80,6 +82,7 @@ func TestEnds(t *testing.T) {
 							assert.Equal(t, c.err != nil, closed(done))
 						}
 						assert.Equal(t, "v", ctx.Value(key{}))
+						assert.Equal(t, strings.Contains(c.name, "cancel"), ctx.IsOver())
 					}
 					d, ok := ctx.Deadline()
 					assert.True(t, ok)
