@@ -38,11 +38,10 @@
 // The lock cannot order loads that do not hold it. In another process, such a load may read the source before
 // the change and store the value after the deletion. These are loads
 //
-//   - while the backend of the locks or of the cache does not answer that process, and for
-//     [WithOutagePause] after the cache refused a value. With [WithFailClosed] a backend that does not
-//     answer is an error instead;
-//   - of a process that has waited for [WithMaxWait], or has seen two locks released without a value, and then
-//     calls the source itself;
+//   - of a process for which the backend of the locks does not answer, or which could not read the cache. With
+//     [WithFailClosed] that is an error instead;
+//   - of a process that calls the source itself after it has waited for [WithMaxWait], has seen two locks
+//     released without a value, or, for [WithOutagePause], was refused by the cache when it stored one;
 //   - that have lost their lock because the process was stopped for longer than [WithLockTTL], or because
 //     the source took longer than [WithMaxHold]. They store only with an [Adder], and only if there is
 //     no value, which is the case after a deletion;

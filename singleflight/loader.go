@@ -22,8 +22,8 @@ import (
 // A process that does not get the lock waits for the value to appear in the cache, woken by the release if
 // the Locker is a [locker.Watcher], and otherwise polling.
 //
-// A Loader keeps nothing for a key that is not being loaded, except that the value of an [Loader.Update] could
-// not be deleted. Create one with [NewLoader], and close it before the process ends.
+// A Loader keeps nothing for a key that is not being loaded, unless [Loader.Update] could not delete its value.
+// Create one with [NewLoader], and close it before the process ends.
 type Loader[V any] struct {
 	locker locker.Locker
 	cache  Cache[V]
@@ -103,7 +103,7 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // forgotten, its value refused, or its server silent. About one in 1,000 of the other keys is then treated in the
 // same way, which costs it requests or the coordination with other processes.
 //
-// A key is 1 to 1,024 bytes, the prefix of [WithKeyPrefix] included; any other is [locker.ErrInvalidKey]. Calling
+// A key has 1 to 1,024 bytes, including the prefix of [WithKeyPrefix]; any other is [locker.ErrInvalidKey]. Calling
 // Load for the same key from within the source with its context is an error.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 	if l != nil && l.observe != nil {

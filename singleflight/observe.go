@@ -34,9 +34,9 @@ const (
 
 // These events happen in the background.
 const (
-	Refreshed     = LoadFailed + 1 + iota // the source returned a fresh value for a stale one
-	RefreshFailed                         // a stale value could not be refreshed
-	StoreFailed                           // a value that the source returned could not be stored, or not in time
+	Refreshed     LoadEventKind = LoadFailed + 1 + iota // the source returned a fresh value for a stale one
+	RefreshFailed                                       // a stale value could not be refreshed
+	StoreFailed                                         // a value that the source returned could not be stored, or not in time
 )
 
 // String returns a name for logs and metrics, such as "hit" or "loaded-unlocked".
