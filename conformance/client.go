@@ -237,3 +237,29 @@ func pollRest(r call, moment time.Time) time.Duration {
 	}
 	return max(2*time.Millisecond, min(rest, 25*time.Millisecond), r.end.Sub(r.start))
 }
+
+// over says whether ctx had ended, or was past its deadline, when r returned.
+func (r call) over(ctx context.Context) bool {
+	if deadline, ok := ctx.Deadline(); ok && !r.end.Before(deadline) {
+		<-ctx.Done() // a client that keeps the deadline itself may be before ctx's own timer
+	}
+	return ctx.Err() != nil
+}
+
+// watch watches key until ctx ends.
+func (c *client) watch(ctx context.Context, key string) <-chan struct{} {
+	ch, err := c.l.(locker.Watcher).Watch(ctx, key)
+	if err != nil || ch == nil {
+		c.e.fail(c.name+".Watch = a channel, nil", fmt.Sprintf("%s.Watch = %v, %v", c.name, ch, err))
+	}
+	return ch
+}
+
+// waits lets c wait in the background and returns where the outcome will be.
+func (c *client) waits(ctx context.Context, key, token string, ttl time.Duration) <-chan call {
+	done := make(chan call, 1)
+	c.e.background.Go(func() {
+		c.e.guard(func() { done <- c.doCtx(ctx, "Wait", key, token, ttl) })
+	})
+	return done
+}

@@ -61,22 +61,6 @@ func doneContexts(parent context.Context) map[string]context.Context {
 	return map[string]context.Context{"cancelled": cancelled, "cancelled with a cause": caused, "past its deadline": expired}
 }
 
-// over says whether ctx had ended, or was past its deadline, when r returned.
-func (r call) over(ctx context.Context) bool {
-	if deadline, ok := ctx.Deadline(); ok && !r.end.Before(deadline) {
-		<-ctx.Done() // a client that keeps the deadline itself may be before ctx's own timer
-	}
-	return ctx.Err() != nil
-}
-
-// ended checks that r failed with ctx's error. Why says when ctx ended.
-func (e *env) ended(ctx context.Context, r call, why string) {
-	if r.ok || !errors.Is(r.err, ctx.Err()) {
-		e.fail(fmt.Sprintf("%s.%s = an error for which errors.Is(err, %q) holds, and no success: %s", r.client.name, r.op,
-			ctx.Err().Error(), why), fmt.Sprintf("%s.%s = %s", r.client.name, r.op, r.result()))
-	}
-}
-
 func checkDoneBefore(e *env) {
 	for how, ctx := range doneContexts(e.ctx) {
 		key, token := e.key(), e.token()
@@ -143,15 +127,15 @@ func checkNoLateSuccess(e *env) {
 		after time.Duration // from the start of the call to the end of its context
 	}
 	var cuts []cut
-	c, quickest := e.A, e.suite.quickest
+	c, quickest := e.A, e.quickest()
 	if quickest < time.Millisecond && e.has(needsNetwork) {
-		f := e.faulty()
+		f := newFaulty(e)
 		f.p.delay(5 * time.Millisecond)
 		e.note("each request of D, and each reply, takes 5ms longer")
 		c, quickest = f.client, opTimeout
 	}
 	if quickest < time.Millisecond {
-		e.rec.skipFor("an operation takes less than a millisecond, and there is no network that could be made slower")
+		e.skip("an operation takes less than a millisecond, and there is no network that could be made slower")
 	}
 	const enough = 10
 	e.note("again and again: %s acquires a fresh key, and then does an operation with it whose context ends meanwhile", c.name)
@@ -241,8 +225,8 @@ func checkCancelledMidway(e *env) {
 		if r.err != nil {
 			latest = latest.Add(ttl)
 		}
-		e.note("A.Acquire(%s, %s, %v) under a context that ends about now = %s; A.Release = %s", e.journal.short(key),
-			e.journal.short(token), ttl, r.result(), released.result())
+		e.note("A.Acquire(%s, %s, %v) under a context that ends about now = %s; A.Release = %s", e.short(key),
+			e.short(token), ttl, r.result(), released.result())
 		e.B.takesWhen(key, e.token(), long, released.start, latest, "A has released it, and an Acquire that was "+
 			"under way when its context ended holds it for nobody, for its ttl at most")
 	})

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -256,29 +257,58 @@ func (e *env) releaseAll() {
 	all.Wait()
 }
 
-// lag is what the suite knows about how slow the machine, the network and the backend are.
-type lag struct{ slowest atomic.Int64 }
-
-// measure takes note of how late timers are until ctx ends.
-func (l *lag) measure(ctx context.Context) {
-	const every = 20 * time.Millisecond
-	for ctx.Err() == nil {
-		begun := time.Now()
-		time.Sleep(every)
-		l.saw(time.Since(begun) - every)
+// ended checks that r failed with ctx's error. Why says when ctx ended.
+func (e *env) ended(ctx context.Context, r call, why string) {
+	if r.ok || !errors.Is(r.err, ctx.Err()) {
+		e.fail(fmt.Sprintf("%s.%s = an error for which errors.Is(err, %q) holds, and no success: %s", r.client.name, r.op,
+			ctx.Err().Error(), why), fmt.Sprintf("%s.%s = %s", r.client.name, r.op, r.result()))
 	}
 }
 
-// saw takes note of how long something took that takes no time on an idle machine.
-func (l *lag) saw(d time.Duration) {
-	for {
-		old := l.slowest.Load()
-		if int64(d) <= old || l.slowest.CompareAndSwap(old, int64(d)) {
-			return
+// has says whether the Lockers have optional behaviour.
+func (e *env) has(what needs) bool {
+	_, lacks := e.suite.lacks[what]
+	return !lacks
+}
+
+// handOver makes another client release at the end of the check what from has not released.
+func (e *env) handOver(from, to *client) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, c := range e.held {
+		if c.client == from {
+			c.client = to
+			e.held[id] = c
 		}
 	}
 }
 
-func (l *lag) allowance() time.Duration {
-	return min(3*time.Second+20*time.Duration(l.slowest.Load()), 45*time.Second)
-}
+// granularity is Config.Granularity.
+func (e *env) granularity() time.Duration { return e.suite.config.Granularity }
+
+// quickest is how long the quickest of some operations took before the checks began.
+func (e *env) quickest() time.Duration { return e.suite.quickest }
+
+// addr is Config.Addr.
+func (e *env) addr() string { return e.suite.config.Addr }
+
+// newLocker calls Config.New.
+func (e *env) newLocker(addr string) locker.Locker { return e.suite.config.New(e.tb, addr) }
+
+// skip ends the check, which does not apply to this Locker.
+func (e *env) skip(reason string) { e.rec.skipFor(reason) }
+
+// label gives s a short name of a kind, such as k1, and returns s.
+func (e *env) label(kind, s string) string { return e.journal.label(kind, s) }
+
+// short is how the history prints s.
+func (e *env) short(s string) string { return e.journal.short(s) }
+
+// at is how the history prints t.
+func (e *env) at(t time.Time) string { return e.journal.at(t) }
+
+// show adds a call that was made quietly to the history.
+func (e *env) show(c call) { e.journal.show(c) }
+
+// forget clears the history: what was done before has nothing to do with what follows.
+func (e *env) forget() { e.journal.forget() }

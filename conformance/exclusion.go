@@ -113,35 +113,8 @@ func checkOneAttempt(e *env) {
 		fmt.Sprintf("the quickest of five took %v", refused))
 }
 
-// race does attempt n times at the same time, as near as goroutines can.
-func (e *env) race(n int, attempt func(i int) call) []call {
-	calls := make([]call, n)
-	var ready sync.WaitGroup
-	ready.Add(n)
-	start := make(chan struct{})
-	go func() {
-		ready.Wait()
-		close(start)
-	}()
-	e.each(n, func(i int) {
-		ready.Done()
-		<-start
-		calls[i] = attempt(i)
-	})
-	return calls
-}
-
 // racers is how many goroutines, on three clients, compete for one key.
 const racers = 9
-
-// until does rounds until there were enough of them or they took long enough; there is always one.
-func (e *env) until(rounds int, budget time.Duration, round func()) {
-	begun := time.Now()
-	done := 0
-	for ; done == 0 || done < rounds && time.Since(begun) < budget; done++ {
-		round()
-	}
-}
 
 // unknowns counts operations of unknown outcome where many compete. A Locker may report some, when the
 // value changed under it again and again, on a busy machine many; but not nearly always.
@@ -170,12 +143,12 @@ func checkWinnerFree(e *env) {
 			return e.clients()[i%3].quietly("Acquire", key, randomToken(), long)
 		})
 		u.saw(e, calls...)
-		e.oneWinner(key, calls)
+		oneWinner(e, key, calls)
 	})
 }
 
 // oneWinner checks that one of calls acquired key, and releases it.
-func (e *env) oneWinner(key string, calls []call) {
+func oneWinner(e *env, key string, calls []call) {
 	var winners, errs []call
 	for _, r := range calls {
 		switch {
@@ -205,14 +178,14 @@ func describe(calls []call) string {
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = fmt.Appendf(b, "%s from %s to %s", r.client.name, r.client.e.journal.at(r.start), r.client.e.journal.at(r.end))
+		b = fmt.Appendf(b, "%s from %s to %s", r.client.name, r.client.e.at(r.start), r.client.e.at(r.end))
 	}
 	return string(b)
 }
 
 // expire lets a lock of a fresh key expire while racers compete for it, and returns the calls that won and
 // those that were refused after that.
-func (e *env) expire(u *unknowns) (key string, won, lost []call) {
+func raceForExpired(e *env, u *unknowns) (key string, won, lost []call) {
 	key = e.key()
 	held := e.A.must(e.A.quietly("Acquire", key, randomToken(), time.Millisecond), true, "the key is fresh")
 	latest := held.end.Add(held.ttl)
@@ -236,33 +209,13 @@ func (e *env) expire(u *unknowns) (key string, won, lost []call) {
 				return
 			}
 			if r.start.After(latest.Add(e.slack())) {
-				e.journal.show(held)
-				e.failLate(e.check.causes, "", fmt.Sprintf("the key is free for others, with all patience, at %s", e.journal.at(latest.Add(e.slack()))),
-					fmt.Sprintf("%s was still refused at %s", c.name, e.journal.at(r.start)))
+				e.show(held)
+				e.failLate(e.check.causes, "", fmt.Sprintf("the key is free for others, with all patience, at %s", e.at(latest.Add(e.slack()))),
+					fmt.Sprintf("%s was still refused at %s", c.name, e.at(r.start)))
 			}
 		}
 	})
 	return key, won, lost
-}
-
-// near rests between two attempts at what should come about at a moment: hardly about then, and longer when it
-// is late.
-func (e *env) near(moment time.Time) {
-	rest := 50 * time.Microsecond
-	if late := time.Since(moment); late > 5*time.Millisecond {
-		rest = min(late/4, 15*time.Millisecond)
-	}
-	e.sleep(rest + rand.N(rest))
-}
-
-// lanes does rounds in some goroutines, in more of them when the backend's granularity is coarse: then a
-// round mostly waits.
-func (e *env) lanes(rounds int, budget time.Duration, round func()) {
-	lanes := 2
-	if e.suite.config.Granularity > 50*time.Millisecond {
-		lanes = 6
-	}
-	e.each(lanes, func(int) { e.until(rounds/lanes, budget, round) })
 }
 
 func checkWinnerExpired(e *env) {
@@ -270,7 +223,7 @@ func checkWinnerExpired(e *env) {
 		"own, call Acquire until one has it", racers)
 	var u unknowns
 	e.lanes(160, 4*time.Second, func() {
-		key, won, _ := e.expire(&u)
+		key, won, _ := raceForExpired(e, &u)
 		if len(won) > 1 {
 			e.fail("one of them takes it over, for ten minutes",
 				fmt.Sprintf("%d have it: %s", len(won), describe(won)))

@@ -67,7 +67,7 @@ func checkNeverEarly(e *env) {
 		ttl, phase := ttls[i%len(ttls)], time.Duration(i/len(ttls))*time.Second/phases
 		e.sleepUntil(begun.Add(phase))
 		rounds := 1
-		if ttl < 100*time.Millisecond && e.suite.config.Granularity < ttl {
+		if ttl < 100*time.Millisecond && e.granularity() < ttl {
 			rounds = 5
 		}
 		for range rounds {
@@ -93,7 +93,7 @@ func (s *sightings) took(c *client, held call, last time.Duration) {
 	for time.Now().Before(held.until()) {
 		r := c.acquire(held.key, token, time.Millisecond)
 		if r.err != nil || r.ok {
-			c.must(r, r.ok && !r.end.Before(held.until()), fmt.Sprintf("A asked for %v at %s", held.ttl, e.journal.at(held.start)))
+			c.must(r, r.ok && !r.end.Before(held.until()), fmt.Sprintf("A asked for %v at %s", held.ttl, e.at(held.start)))
 			break
 		}
 		if r.end.After(window) && r.end.Before(held.until()) {
@@ -114,10 +114,10 @@ func (s *sightings) took(c *client, held call, last time.Duration) {
 // is far away shows nothing about times as short as a few of its answers: those need not be seen.
 func (s *sightings) enough(e *env) {
 	for ttl := range s.near {
-		for end := time.Now().Add(10 * time.Second); s.near[ttl] == 0 && ttl > 20*e.suite.quickest && time.Now().Before(end); {
+		for end := time.Now().Add(10 * time.Second); s.near[ttl] == 0 && ttl > 20*e.quickest() && time.Now().Before(end); {
 			s.took(e.B, e.A.takes(e.key(), e.token(), ttl, "the key is fresh"), ttl/2)
 		}
-		if s.near[ttl] == 0 && ttl > 20*e.suite.quickest {
+		if s.near[ttl] == 0 && ttl > 20*e.quickest() {
 			e.inconclusive("no attempt at a lock of %v came back in the last part of that time", ttl)
 		}
 	}
@@ -128,7 +128,7 @@ func checkNotLate(e *env) {
 	e.each(len(ttls), func(i int) {
 		held := e.A.takes(e.key(), e.token(), ttls[i], "the key is fresh")
 		// Not asked before it is due: that it expires is not because somebody looked.
-		e.sleepUntil(held.end.Add(held.ttl + e.suite.config.Granularity))
+		e.sleepUntil(held.end.Add(held.ttl + e.granularity()))
 		next := e.B.takesOver(held, e.token(), ttls[i])
 		e.C.takesOver(next, e.token(), long)
 	})
@@ -180,8 +180,8 @@ func roundsUpMilliseconds(e *env) {
 				e.B.must(r, false, "A holds the lock, or its time is up")
 			}
 			if r.ok && r.end.Before(held.until()) {
-				e.journal.show(held)
-				e.journal.show(r)
+				e.show(held)
+				e.show(r)
 				e.fail(fmt.Sprintf("nobody else acquires it within %v", ttl),
 					fmt.Sprintf("B had it %v after A's Acquire was started", r.end.Sub(held.start)))
 			}
@@ -219,7 +219,7 @@ func checkAnyTTL(e *env) {
 			e.B.takes(key, e.token(), long, "A's Acquire said ErrInvalidTTL, and that has acquired nothing")
 		} else {
 			e.A.must(held, true, "the key is fresh, and what a backend cannot express is ErrInvalidTTL")
-			e.heldFor(held, 2500*time.Millisecond)
+			heldFor(e, held, 2500*time.Millisecond)
 		}
 
 		for try := 0; try < 5; try++ {
@@ -238,13 +238,13 @@ func checkAnyTTL(e *env) {
 			e.A.releases(key, token, "A holds the lock; the Extend that said ErrInvalidTTL has changed nothing")
 		} else {
 			e.A.must(held, true, "A holds the lock, and what a backend cannot express is ErrInvalidTTL")
-			e.heldFor(held, 2500*time.Millisecond)
+			heldFor(e, held, 2500*time.Millisecond)
 		}
 	})
 }
 
 // heldFor checks, a few times during d, that nobody else acquires what held took before its time is up.
-func (e *env) heldFor(held call, d time.Duration) {
+func heldFor(e *env, held call, d time.Duration) {
 	token := e.token()
 	for end := time.Now().Add(min(d, time.Until(held.until()))); ; e.sleep(d / 5) {
 		r := e.B.acquire(held.key, token, time.Millisecond)
@@ -267,7 +267,7 @@ func checkWinnerOwns(e *env) {
 	var u unknowns
 	var single atomic.Int64
 	e.lanes(120, 4*time.Second, func() {
-		key, won, lost := e.expire(&u)
+		key, won, lost := raceForExpired(e, &u)
 		why := fmt.Sprintf("its token alone took over a lock that had expired, with %d in the race", racers)
 		for _, r := range lost {
 			c := r.client

@@ -80,7 +80,7 @@ func extendChecks() []check {
 		causes: "an Extend that re-creates or re-acquires a lock which has expired meanwhile and nobody has taken.",
 		run: func(e *env) {
 			var key string
-			e.afterExpiry(func(held call) call {
+			afterExpiry(e, func(held call) call {
 				key = held.key
 				return e.A.extend(held.key, held.token, long)
 			})
@@ -125,7 +125,7 @@ func extendChecks() []check {
 		causes: "reading the owner, comparing it, and extending in a step of its own: in between the lock expires and " +
 			"another takes it.",
 		run: func(e *env) {
-			e.raceExpiry(func(held call) call { return e.A.quietly("Extend", held.key, held.token, 30*time.Millisecond) })
+			raceExpiry(e, func(held call) call { return e.A.quietly("Extend", held.key, held.token, 30*time.Millisecond) })
 		},
 	}}
 }
@@ -141,7 +141,7 @@ func checkKeepsAlive(e *env) {
 			if r.ok && !r.end.Before(held.until()) {
 				return false
 			}
-			e.B.must(r, false, fmt.Sprintf("A extended the lock by %v at %s", ttl, e.journal.at(held.start)))
+			e.B.must(r, false, fmt.Sprintf("A extended the lock by %v at %s", ttl, e.at(held.start)))
 			next := e.A.extend(key, token, ttl)
 			if next.err == nil && !next.ok && !next.end.Before(held.until()) {
 				return false
@@ -155,10 +155,10 @@ func checkKeepsAlive(e *env) {
 
 // afterExpiry lets a lock expire that nobody else takes, and checks that op is false then. Lateness is
 // allowed for by waiting longer, a few times, and no longer than need be.
-func (e *env) afterExpiry(op func(held call) call) {
+func afterExpiry(e *env, op func(held call) call) {
 	for _, extra := range []time.Duration{20 * time.Millisecond, 500 * time.Millisecond, 0} {
 		held := e.A.takes(e.key(), e.token(), 30*time.Millisecond, "the key is fresh")
-		wait := e.suite.config.Granularity + extra
+		wait := e.granularity() + extra
 		if extra == 0 {
 			wait = e.slack()
 		}
@@ -174,7 +174,7 @@ func (e *env) afterExpiry(op func(held call) call) {
 
 // raceExpiry lets locks expire while their holder does op and another takes them over, again and again: what
 // the other has taken over stays its own, whatever became of op.
-func (e *env) raceExpiry(op func(held call) call) {
+func raceExpiry(e *env, op func(held call) call) {
 	// How long before the expiry op is started. It finds its way to where op is in time as often as not, on a
 	// machine and a backend of any speed.
 	var lead atomic.Int64
@@ -215,7 +215,7 @@ func (e *env) raceExpiry(op func(held call) call) {
 		stays := fmt.Sprintf("B has it for ten minutes, and A's %s, which came to %s, cannot change that", done.op, done.result())
 		show := func() {
 			for _, r := range []call{held, done, next} {
-				e.journal.show(r)
+				e.show(r)
 			}
 		}
 		if r := e.C.quietly("Acquire", key, randomToken(), blockedTTL); r.ok || r.err != nil {

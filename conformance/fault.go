@@ -30,10 +30,10 @@ type faulty struct {
 }
 
 // faulty makes a proxy and the client D behind it, and warms it up: connections are there, scripts loaded.
-func (e *env) faulty() *faulty {
-	p := newProxy(e.tb, e.suite.config.Addr)
-	f := &faulty{client: e.client("D", e.suite.config.New(e.tb, p.addr)), p: p}
-	e.tb.Cleanup(func() { f.handOver(e.A) })
+func newFaulty(e *env) *faulty {
+	p := newProxy(e.tb, e.addr())
+	f := &faulty{client: e.client("D", e.newLocker(p.addr)), p: p}
+	e.tb.Cleanup(func() { e.handOver(f.client, e.A) })
 	f.warm()
 	f.calm()
 	f.note()
@@ -67,18 +67,6 @@ func (f *faulty) warm() {
 // moment is how long something takes that D does at once, and that nobody sees the end of.
 func (f *faulty) moment() time.Duration { return min(200*time.Millisecond+3*f.slow, 2*time.Second) }
 
-// handOver lets another client release in the end what D has not: D's connections are closed by then.
-func (f *faulty) handOver(to *client) {
-	f.e.mu.Lock()
-	defer f.e.mu.Unlock()
-	for id, c := range f.e.held {
-		if c.client == f.client {
-			c.client = to
-			f.e.held[id] = c
-		}
-	}
-}
-
 // maxSteps is more requests than an operation makes.
 const maxSteps = 20
 
@@ -101,7 +89,7 @@ func (f *faulty) eachStep(try func(n int) (reached bool)) {
 			}
 			return
 		}
-		f.e.journal.forget()
+		f.e.forget()
 		f.note()
 	}
 	f.e.inconclusive("D's operation makes more than %d requests", maxSteps)

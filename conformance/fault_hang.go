@@ -80,16 +80,10 @@ func (f *faulty) hungCalls(held, token string) []hungCall {
 	return calls
 }
 
-// has says whether the Lockers have optional behaviour.
-func (e *env) has(what needs) bool {
-	_, lacks := e.suite.lacks[what]
-	return !lacks
-}
-
 // hangDeadline calls each method of a server that hangs, on a connection that is there and, by calling them
 // all at once, on ones that are not.
 func hangDeadline(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	held, token, _ := f.prepared(long)
 	f.p.hang()
 	e.note("the server hangs")
@@ -110,7 +104,7 @@ func hangDeadline(e *env) {
 			}
 			least, most = min(least, late), max(most, late)
 		}
-		slowest := time.Duration(now.slowest.Load())
+		slowest := now.worst()
 		if !timedOut(least, most, slowest) {
 			e.inconclusive("D.%s was %v to %v late, and the machine so slow meanwhile, by %v, that this says nothing", calls[i].name,
 				least.Round(time.Millisecond), most.Round(time.Millisecond), slowest.Round(time.Millisecond))
@@ -176,7 +170,7 @@ func (f *faulty) healed(held, token string) {
 // hangLeak calls the methods of a server that hangs again and again, and sees that what it takes to wait for
 // the server goes away, while the server still hangs.
 func hangLeak(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	held, token, _ := f.prepared(long)
 	f.p.hang()
 	e.note("the server hangs")
@@ -206,7 +200,7 @@ func hangLeak(e *env) {
 
 // hangCancel cancels calls to a server that hangs. How soon they return is up to the client's I/O timeout.
 func hangCancel(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	held, token, _ := f.prepared(long)
 	f.p.hang()
 	e.note("the server hangs")

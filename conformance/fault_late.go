@@ -20,14 +20,14 @@ func lateChecks() []check {
 		rule: "C9 Context: done during the call: the method returns ctx's error.",
 		causes: "returning what the client library returned without looking at ctx: a success that comes after ctx has " +
 			"ended is no success, since the caller may have gone on.",
-		run: func(e *env) { e.faulty().successAfterTheEnd() },
+		run: func(e *env) { newFaulty(e).successAfterTheEnd() },
 	}, {
 		name: "fault/late-acquire",
 		rule: rule,
 		causes: "setting the key in one request and its expiry in another; a goroutine that was left behind and goes on " +
 			"with its next step or its next attempt.",
 		run: func(e *env) {
-			f := e.faulty()
+			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateAcquire(n, false, hangCtx) })
 		},
 	}, {
@@ -36,7 +36,7 @@ func lateChecks() []check {
 		causes: "setting the key in one request and its expiry in another; an Acquire that is sent again in the " +
 			"background, behind the Release of its token.",
 		run: func(e *env) {
-			f := e.faulty()
+			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateAcquire(n, true, hangCtx) })
 		},
 	}, {
@@ -46,7 +46,7 @@ func lateChecks() []check {
 		causes: "a Locker that remembers in the process which locks it holds, and releases no other; a client whose " +
 			"connections are of no use any more after a timeout.",
 		run: func(e *env) {
-			f := e.faulty()
+			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateTryLock(n, hangCtx) })
 		},
 	}}

@@ -16,26 +16,26 @@ func pausedChecks() []check {
 		name:   "fault/release-paused",
 		rule:   "C7 Release: only when the token holds the lock, as one atomic step.",
 		causes: "releasing by GET, compare, DEL. " + causes,
-		run:    func(e *env) { e.faulty().paused("Release") },
+		run:    func(e *env) { newFaulty(e).paused("Release") },
 	}, {
 		name: "fault/extend-paused",
 		rule: "C6 Extend: only when the token holds the lock; it never re-creates a lock that is gone.",
 		causes: "extending by GET, compare, PEXPIRE, which then gives the next holder another ttl, or by SET XX, which " +
 			"takes its lock. " + causes,
-		run: func(e *env) { e.faulty().paused("Extend") },
+		run: func(e *env) { newFaulty(e).paused("Extend") },
 	}, {
 		name: "fault/takeover-paused",
 		rule: "C3 Never early: after Acquire returned true, no other token acquires before ttl has passed since that " +
 			"call started. C1: what changed under a step is looked at again.",
 		causes: "taking over an expired lock by DEL and SETNX, or by GETSET that overwrites the value of one who was faster. " +
 			causes,
-		run: func(e *env) { e.faulty().paused("Acquire") },
+		run: func(e *env) { newFaulty(e).paused("Acquire") },
 	}, {
 		name: "fault/acquire-paused",
 		rule: "C3 Never early: after Acquire returned true, no other token acquires before ttl has passed since that " +
 			"call started, unless this token releases. C1: what changed under a step is looked at again.",
 		causes: "taking a GET that finds nothing for an expired lock, and setting the key without NX. " + causes,
-		run:    func(e *env) { e.faulty().acquirePaused() },
+		run:    func(e *env) { newFaulty(e).acquirePaused() },
 	}}
 }
 
@@ -80,7 +80,7 @@ func (f *faulty) takeoverPausedAt(n int) (reached bool) {
 			f.resumed(x, result, key, expired)
 			return true
 		case r.err != nil || !r.ok && r.start.After(expired.Add(f.e.slack())):
-			f.must(*r, true, fmt.Sprintf("the lock has been free since %s", f.e.journal.at(expired)))
+			f.must(*r, true, fmt.Sprintf("the lock has been free since %s", f.e.at(expired)))
 		case r.ok:
 			return false
 		}
@@ -137,12 +137,12 @@ func (f *faulty) resumed(x *fault, result <-chan call, key string, expired time.
 	r := <-result
 	f.carriedOut(x)
 	if r.op != "Release" && r.ok && r.err == nil && b.end.Before(r.start.Add(pausedAsk)) {
-		e.fail(fmt.Sprintf("D.%s = false, or an error: B has held the lock since %s", r.op, e.journal.at(b.end)),
+		e.fail(fmt.Sprintf("D.%s = false, or an error: B has held the lock since %s", r.op, e.at(b.end)),
 			fmt.Sprintf("D.%s = %s", r.op, r.result()))
 	}
 	e.C.blocked(key, "B holds it for ten minutes")
 	if r.op != "Release" { // B's lock does not end by what D asked for
-		e.sleepUntil(time.Now().Add(pausedAsk + e.suite.config.Granularity + 50*time.Millisecond))
+		e.sleepUntil(time.Now().Add(pausedAsk + e.granularity() + 50*time.Millisecond))
 		e.C.blocked(key, "B holds it for ten minutes")
 	}
 	e.B.extends(key, next, long, "B has held it all the time, by a ttl of ten minutes")

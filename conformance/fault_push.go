@@ -45,7 +45,7 @@ func pushChecks() []check {
 		rule:   rulePush,
 		causes: pushCauses,
 		run: func(e *env) {
-			e.withoutPush("new connections of D are refused, and those that are there work", 0, func(f *faulty, _ map[*link]struct{}) {
+			withoutPush(e, "new connections of D are refused, and those that are there work", 0, func(f *faulty, _ map[*link]struct{}) {
 				f.p.refuseDials()
 			}, nil)
 		},
@@ -54,7 +54,7 @@ func pushChecks() []check {
 		rule:   rulePush,
 		causes: pushCauses,
 		run: func(e *env) {
-			e.withoutPush("new connections of D hang, and those that are there work", 0, func(f *faulty, _ map[*link]struct{}) {
+			withoutPush(e, "new connections of D hang, and those that are there work", 0, func(f *faulty, _ map[*link]struct{}) {
 				f.p.hangDials()
 			}, nil)
 		},
@@ -63,7 +63,7 @@ func pushChecks() []check {
 		rule:   rulePush,
 		causes: pushCauses + " No look at the lock for as long as its holder's ttl, which may be hours.",
 		run: func(e *env) {
-			e.withoutPush("", seldom, nil, func(f *faulty, before map[*link]struct{}) {
+			withoutPush(e, "", seldom, nil, func(f *faulty, before map[*link]struct{}) {
 				e.note("%s that D has made since it waits, and nothing else, hang from now on", plural(f.p.hangOthers(before), "connection"))
 			})
 		},
@@ -75,14 +75,14 @@ const seldom = 12 * time.Second
 
 // withoutPush lets D wait for a lock, by locker.Lock, while it cannot hear of releases. Before is done before
 // it waits, and after when it has waited for a moment.
-func (e *env) withoutPush(what string, rest time.Duration, before, after func(f *faulty, connected map[*link]struct{})) {
+func withoutPush(e *env, what string, rest time.Duration, before, after func(f *faulty, connected map[*link]struct{})) {
 	if !e.has(needsWatch) && !e.has(needsWait) {
-		e.rec.skipFor("the Locker hears of no releases: it is neither a locker.Watcher nor a locker.Waiter")
+		e.skip("the Locker hears of no releases: it is neither a locker.Watcher nor a locker.Waiter")
 	}
 	// A request may have come to use a connection that hangs, on a busy machine: hardly each time.
 	const tries = 3
-	for try := 1; !e.locksWithoutPush(what, rest, before, after, try == tries); try++ {
-		e.journal.forget()
+	for try := 1; !locksWithoutPush(e, what, rest, before, after, try == tries); try++ {
+		e.forget()
 	}
 }
 
@@ -97,9 +97,9 @@ func (f *faulty) connections() map[*link]struct{} {
 }
 
 // locksWithoutPush is one try. It is false when D's Lock was an error and this was not the last.
-func (e *env) locksWithoutPush(what string, rest time.Duration, before, after func(f *faulty, connected map[*link]struct{}),
+func locksWithoutPush(e *env, what string, rest time.Duration, before, after func(f *faulty, connected map[*link]struct{}),
 	last bool) bool {
-	f := e.faulty()
+	f := newFaulty(e)
 	connected := f.connections()
 	key := e.key()
 	a := e.A.takes(key, e.token(), long, "the key is fresh")
@@ -159,7 +159,7 @@ func grantHeldBack(e *env) {
 			func(f *faulty) { f.p.cut(); f.p.heal(e.tb) }},
 	}
 	e.each(len(ways), func(i int) {
-		f := e.faulty()
+		f := newFaulty(e)
 		key, token := e.key(), e.token()
 		a := e.A.takes(key, e.token(), long, "the key is fresh")
 		result := f.waits(key, token)
@@ -175,7 +175,7 @@ func grantHeldBack(e *env) {
 		reported := func(w call) {
 			if w.ok && w.deadline.After(c.end) {
 				e.failAbout(key, fmt.Sprintf("D.Wait goes on, or is an error, or a deadline not after %s: C has had the lock since then, for ten minutes",
-					e.journal.at(c.end)), fmt.Sprintf("D.Wait = %s, which is %s", w.result(), e.journal.at(w.deadline)))
+					e.at(c.end)), fmt.Sprintf("D.Wait = %s, which is %s", w.result(), e.at(w.deadline)))
 			}
 		}
 		timer := time.NewTimer(time.Second + f.moment())
@@ -202,7 +202,7 @@ func grantHeldBack(e *env) {
 // queue, beside another of D's that goes on: in one way with what D hears by, in the other without.
 func goneBesideOthers(e *env) {
 	e.each(2, func(i int) {
-		f := e.faulty()
+		f := newFaulty(e)
 		connected := f.connections()
 		key := e.key()
 		a := e.A.takes(key, e.token(), long, "the key is fresh")
@@ -258,7 +258,7 @@ func goneBesideOthers(e *env) {
 
 // placeKeptOverCut cuts the connections of D while some wait on it.
 func placeKeptOverCut(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	e.patiently(func(rest time.Duration) (ok bool, expected, happened string) {
 		key := e.key()
 		a := e.A.takes(key, e.token(), long, "the key is fresh")

@@ -18,13 +18,13 @@ func lostReplyChecks() []check {
 		causes: "a transport error reported as false; a client library that repeats SET NX by itself after a lost reply, " +
 			"and finds the key taken by our own first attempt: when it is refused, look whose token it is; an Acquire " +
 			"that is refused although the token is its own.",
-		run: func(e *env) { e.faulty().acquireUnder(dropReply) },
+		run: func(e *env) { newFaulty(e).acquireUnder(dropReply) },
 	}, {
 		name: "fault/extend-reply-lost",
 		rule: rule,
 		causes: "a transport error reported as false; a script or transaction that a client library repeats, and that " +
 			"takes its own first run for another holder's.",
-		run: func(e *env) { e.faulty().extendUnder(dropReply) },
+		run: func(e *env) { newFaulty(e).extendUnder(dropReply) },
 	}, {
 		name: "fault/release-reply-lost",
 		rule: rule + " When the client library may have sent a Release twice, finding nothing is true or an error, " +
@@ -32,7 +32,7 @@ func lostReplyChecks() []check {
 		causes: "a client library that repeats the release by itself after a lost reply, finds nothing the second time " +
 			"and so reports false; a transport error reported as false; a repeated release that deletes the lock of the " +
 			"next holder.",
-		run: func(e *env) { e.faulty().releaseUnder(dropReply) },
+		run: func(e *env) { newFaulty(e).releaseUnder(dropReply) },
 	}}
 }
 
@@ -41,7 +41,7 @@ func brokenLinkChecks() []check {
 		"never a success, never a panic."
 	all := func(kinds ...faultKind) func(e *env) {
 		return func(e *env) {
-			f := e.faulty()
+			f := newFaulty(e)
 			for _, kind := range kinds {
 				f.acquireUnder(kind)
 				f.extendUnder(kind)
@@ -149,7 +149,7 @@ func (f *faulty) releaseUnder(kind faultKind) {
 const refusedPatience = 5 * time.Second
 
 func connectionRefused(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	held, token, _ := f.prepared(long)
 	free, other := e.key(), e.token()
 	f.p.refuse()
@@ -198,7 +198,7 @@ func hasCause(err error) bool {
 
 // slowLink does each operation over a link that takes its time, with little ttl.
 func slowLink(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	key, token, _ := f.prepared(long)
 	free := e.key()
 	f.p.delay(120 * time.Millisecond)

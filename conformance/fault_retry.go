@@ -14,7 +14,7 @@ func repeatedChecks() []check {
 		causes: "a client library that repeats a request by itself after a lost reply: the first one took the lock, which has " +
 			"expired since, and the second is refused. A refusal of what was sent twice is an error.",
 		run: func(e *env) {
-			f := e.faulty()
+			f := newFaulty(e)
 			f.eachStep(f.repeatedLate)
 		},
 	}, {
@@ -25,7 +25,7 @@ func repeatedChecks() []check {
 			"and whose own token is taken for the extension: the lock is held, until its old time is up.",
 		run: func(e *env) {
 			e.each(3, func(i int) {
-				f := e.faulty()
+				f := newFaulty(e)
 				f.eachStep([]func(n int) bool{
 					f.extendAfter,
 					func(n int) bool { return f.extendLost(resetRequest, n) },
@@ -42,7 +42,7 @@ func repeatedChecks() []check {
 		run: func(e *env) {
 			// What is handed on within the process may begin with the second holder.
 			e.each(2, func(i int) {
-				f := e.faulty()
+				f := newFaulty(e)
 				f.extendInLine(i)
 			})
 		},
@@ -114,7 +114,7 @@ func (f *faulty) extendAfter(n int) (reached bool) {
 	if !later.ok {
 		e.inconclusive("D's second Extend came after the time of the first")
 	}
-	e.sleepUntil(later.end.Add(short + e.suite.config.Granularity + 300*time.Millisecond))
+	e.sleepUntil(later.end.Add(short + e.granularity() + 300*time.Millisecond))
 	e.B.blocked(key, "D's second Extend, by ten minutes, returned true; that the first one asked for less does not matter")
 	f.insists("Release", key, token, 0)
 	return true
@@ -146,7 +146,7 @@ func (f *faulty) extendLost(kind faultKind, n int) (reached bool) {
 			}
 			return false
 		}
-		e.sleepUntil(held.end.Add(ttl + e.suite.config.Granularity + 300*time.Millisecond))
+		e.sleepUntil(held.end.Add(ttl + e.granularity() + 300*time.Millisecond))
 		e.B.blocked(key, fmt.Sprintf("D's Extend by ten minutes returned true; that the lock was acquired for %v does not matter", ttl))
 		f.insists("Release", key, token, 0)
 		return true
@@ -184,14 +184,14 @@ func (f *faulty) extendInLine(others int) {
 		e.note("there was none")
 	}
 	done := f.insists("Release", key, tokens[0], 0)
-	second := f.must(e.outcome(waits[1], done.end.Add(short+e.suite.config.Granularity), "the one before it in the queue has released the lock, "+
+	second := f.must(e.outcome(waits[1], done.end.Add(short+e.granularity()), "the one before it in the queue has released the lock, "+
 		"or its time is up"), true, "it is next in the queue")
 	l := f.insists("Extend", key, tokens[1], long)
 	if !l.ok && l.end.Before(second.deadline) {
 		f.must(l, true, "its Wait said until when it holds the lock")
 	}
 	if l.ok {
-		e.sleep(short + e.suite.config.Granularity + 500*time.Millisecond)
+		e.sleep(short + e.granularity() + 500*time.Millisecond)
 		select {
 		case r := <-waits[2]:
 			e.failAbout(key, "the third in the queue waits: the second has extended the lock by ten minutes", "its Wait = "+r.result())

@@ -57,7 +57,7 @@ func waitingFaultChecks() []check {
 }
 
 // wakesAfter says whether ch gets a value within patience.
-func (e *env) wakesAfter(ch <-chan struct{}, patience time.Duration) bool {
+func wakesAfter(e *env, ch <-chan struct{}, patience time.Duration) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -72,37 +72,37 @@ func (e *env) wakesAfter(ch <-chan struct{}, patience time.Duration) bool {
 }
 
 // freed lets B take and release key, and says whether ch gets a value within patience.
-func (e *env) freed(key string, ch <-chan struct{}, patience time.Duration) bool {
+func freed(e *env, key string, ch <-chan struct{}, patience time.Duration) bool {
 	drain(ch)
-	e.frees(key)
-	return e.wakesAfter(ch, patience)
+	frees(e, key)
+	return wakesAfter(e, ch, patience)
 }
 
 // frees lets B take and release key.
-func (e *env) frees(key string) {
+func frees(e *env, key string) {
 	b := e.B.takes(key, e.token(), long, "nobody holds it")
 	e.B.releases(key, b.token, "B has just taken it")
 }
 
 func watchCut(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	key := e.key()
 	ch, err := f.l.(locker.Watcher).Watch(e.ctx, key)
 	if err != nil {
 		e.fail("D.Watch = a channel, nil", fmt.Sprintf("D.Watch = %q", err))
 	}
 	e.note("D watches k1")
-	if patience := e.patience(); !e.freed(key, ch, patience) {
+	if patience := e.patience(); !freed(e, key, ch, patience) {
 		e.fail("the channel gets a value: B has released the lock", fmt.Sprintf("it got none in %v", patience))
 	}
 	for _, breaks := range []struct {
 		what string
 		do   func()
 	}{
-		{"D's connections are cut", func() { f.p.cut(); e.frees(key) }},
+		{"D's connections are cut", func() { f.p.cut(); frees(e, key) }},
 		{"D's connections are cut, and new ones are refused for a moment", func() {
 			f.p.refuse()
-			e.frees(key)
+			frees(e, key)
 			e.sleep(100 * time.Millisecond)
 			f.p.heal(e.tb)
 		}},
@@ -110,18 +110,18 @@ func watchCut(e *env) {
 		drain(ch)
 		e.note("%s", breaks.what)
 		breaks.do()
-		if !e.wakesAfter(ch, healing) {
+		if !wakesAfter(e, ch, healing) {
 			e.fail("the channel gets a value: B has released the lock while the subscription was broken, or just after that",
 				fmt.Sprintf("it got none in %v", healing))
 		}
 		// It subscribes again when it can, and from then on each release is seen.
-		for end := time.Now().Add(healing); !e.freed(key, ch, 100*time.Millisecond+f.slow); {
+		for end := time.Now().Add(healing); !freed(e, key, ch, 100*time.Millisecond+f.slow); {
 			if time.Now().After(end) {
 				e.fail("releases are seen again", fmt.Sprintf("none was seen in %v", healing))
 			}
 		}
 		for range 5 {
-			if patience := e.slack(); !e.freed(key, ch, patience) {
+			if patience := e.slack(); !freed(e, key, ch, patience) {
 				e.fail("the channel gets a value: B has released the lock, and D had subscribed again",
 					fmt.Sprintf("it got none in %v", patience))
 			}
@@ -131,7 +131,7 @@ func watchCut(e *env) {
 }
 
 func watchCalmly(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	if _, err := f.l.(locker.Watcher).Watch(e.ctx, e.key()); err != nil {
 		e.fail("D.Watch = a channel, nil", fmt.Sprintf("D.Watch = %q", err))
 	}
@@ -139,7 +139,7 @@ func watchCalmly(e *env) {
 	f.p.slam()
 	// How often one tries who rests for 10ms each time says what is often. A window in which that one hardly
 	// gets to try says nothing.
-	other := newProxy(e.tb, e.suite.config.Addr)
+	other := newProxy(e.tb, e.addr())
 	other.slam()
 	const window, rest = 500 * time.Millisecond, 10 * time.Millisecond
 	for range 60 {
@@ -195,8 +195,8 @@ func (f *faulty) waitedWell(w call) {
 	e := f.e
 	if w.err == nil {
 		if c := e.C.acquire(w.key, e.token(), waitTTL); c.ok && c.end.Before(w.deadline) {
-			e.fail(fmt.Sprintf("C.Acquire = false, nil: D has the lock until %s", e.journal.at(w.deadline)),
-				fmt.Sprintf("C.Acquire = %s at %s", c.result(), e.journal.at(c.end)))
+			e.fail(fmt.Sprintf("C.Acquire = false, nil: D has the lock until %s", e.at(w.deadline)),
+				fmt.Sprintf("C.Acquire = %s at %s", c.result(), e.at(c.end)))
 		} else if c.ok {
 			e.C.release(w.key, c.token)
 		}
@@ -227,7 +227,7 @@ func (f *faulty) standsInLine(result <-chan call) {
 }
 
 func waitCut(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	for range 3 {
 		key := e.key()
 		b := e.B.takes(key, e.token(), long, "the key is fresh")
@@ -243,7 +243,7 @@ func waitCut(e *env) {
 }
 
 func waitReplyLost(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	for _, inLine := range []bool{false, true} {
 		f.eachStep(func(n int) bool {
 			if inLine && n > 5 { // it asks again and again
@@ -270,7 +270,7 @@ func waitReplyLost(e *env) {
 // end, and as a machine that is, whose connections stay.
 func waiterDies(e *env) {
 	e.each(2, func(i int) {
-		f := e.faulty()
+		f := newFaulty(e)
 		key := e.key()
 		a := e.A.takes(key, e.token(), long, "the key is fresh")
 		f.standsInLine(f.waits(key, e.token()))
@@ -285,13 +285,13 @@ func waiterDies(e *env) {
 		}
 		released := e.A.releases(key, a.token, "A holds the lock")
 		after := "A has released the lock, and D, which is gone, keeps it from B for its ttl at most"
-		r := e.B.must(e.outcome(b, released.end.Add(waitTTL+e.suite.config.Granularity), after), true, after)
+		r := e.B.must(e.outcome(b, released.end.Add(waitTTL+e.granularity()), after), true, after)
 		e.C.takesWhen(key, e.token(), long, r.deadline, r.end.Add(waitTTL), "B's Wait said until when it holds the lock")
 	})
 }
 
 func fenceReplyLost(e *env) {
-	f := e.faulty()
+	f := newFaulty(e)
 	key, token, _ := f.prepared(long)
 	var last uint64
 	minted := func(r call) {

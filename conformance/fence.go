@@ -81,7 +81,7 @@ func fenceChecks() []check {
 }
 
 // fences mints a number for a lock that token must hold, greater than last.
-func (c *client) fences(key, token string, last uint64) uint64 {
+func mint(c *client, key, token string, last uint64) uint64 {
 	r := c.must(c.do("Fence", key, token, 0), true, "its token holds the lock")
 	if r.fence <= last {
 		c.e.fail(fmt.Sprintf("%s.Fence is greater than %d, which was minted for that key before", c.name, last),
@@ -93,31 +93,31 @@ func (c *client) fences(key, token string, last uint64) uint64 {
 func checkFenceGrows(e *env) {
 	key, t1, t2 := e.key(), e.token(), e.token()
 	e.A.takes(key, t1, long, "the key is fresh")
-	last := e.A.fences(key, t1, 0)
-	last = e.A.fences(key, t1, last)
+	last := mint(e.A, key, t1, 0)
+	last = mint(e.A, key, t1, last)
 	e.A.releases(key, t1, "A holds the lock")
 
 	e.B.takes(key, t2, long, "A has released it")
-	last = e.B.fences(key, t2, last)
+	last = mint(e.B, key, t2, last)
 	e.B.releases(key, t2, "B holds the lock")
 
 	e.A.takes(key, t1, long, "B has released it; that t1 held it before does not matter")
-	last = e.A.fences(key, t1, last)
+	last = mint(e.A, key, t1, last)
 	e.A.extends(key, t1, long, "A holds the lock")
-	last = e.A.fences(key, t1, last)
+	last = mint(e.A, key, t1, last)
 	e.A.takes(key, t1, long, "A holds the lock already")
-	last = e.A.fences(key, t1, last)
+	last = mint(e.A, key, t1, last)
 
 	held := e.A.extends(key, t1, 50*time.Millisecond, "A holds the lock")
 	e.C.takesOver(held, t2, long)
-	last = e.C.fences(key, t2, last)
+	last = mint(e.C, key, t2, last)
 	e.C.releases(key, t2, "C holds the lock")
 
 	// Nobody holds it for a while, and what is not needed may be gone.
 	held = e.A.takes(key, t1, time.Millisecond, "C has released it")
-	e.sleepUntil(held.end.Add(e.suite.config.Granularity + 300*time.Millisecond))
+	e.sleepUntil(held.end.Add(e.granularity() + 300*time.Millisecond))
 	e.B.takesOver(held, t2, long)
-	e.B.fences(key, t2, last)
+	mint(e.B, key, t2, last)
 }
 
 func checkFenceOwner(e *env) {
@@ -129,19 +129,19 @@ func checkFenceOwner(e *env) {
 	e.A.takes(key, t1, long, "the key is fresh; a Fence that was refused has not created the lock")
 	refused(e.A, t2, "t1 holds the lock")
 	refused(e.B, t2, "t1 holds the lock")
-	e.A.fences(key, t1, 0)
+	mint(e.A, key, t1, 0)
 	e.A.releases(key, t1, "A holds the lock")
 	refused(e.A, t1, "A has released it")
 	e.B.takes(key, t2, long, "A has released it")
 	refused(e.A, t1, "B holds the lock")
 	e.B.releases(key, t2, "B holds the lock")
 
-	e.afterExpiry(func(held call) call { return e.A.do("Fence", held.key, held.token, 0) })
+	afterExpiry(e, func(held call) call { return e.A.do("Fence", held.key, held.token, 0) })
 
 	held := e.A.takes(key, t1, 50*time.Millisecond, "B has released it")
 	e.B.takesOver(held, t2, long)
 	refused(e.A, t1, "its time is up, and B has taken the lock over")
-	e.B.fences(key, t2, 0)
+	mint(e.B, key, t2, 0)
 }
 
 func checkFenceStale(e *env) {
@@ -194,12 +194,12 @@ func checkFenceStale(e *env) {
 		}
 		for _, r := range all {
 			if r.fence >= mine.fence {
-				e.journal.show(held)
-				e.journal.show(r)
-				e.journal.show(mine)
+				e.show(held)
+				e.show(r)
+				e.show(mine)
 				e.fail(fmt.Sprintf("all of A's numbers are less than %d", mine.fence),
 					fmt.Sprintf("A got %d from a Fence between %s and %s; B's was between %s and %s", r.fence,
-						e.journal.at(r.start), e.journal.at(r.end), e.journal.at(mine.start), e.journal.at(mine.end)))
+						e.at(r.start), e.at(r.end), e.at(mine.start), e.at(mine.end)))
 			}
 		}
 		e.B.quietly("Release", key, t2, 0)

@@ -410,7 +410,17 @@ func fakes(alter func(f *fake)) Config {
 	}}
 }
 
-func TestReference(t *testing.T) {
-	t.Parallel()
-	Run(t, fakes(func(*fake) {}))
+// left returns what the store keeps for longer than a minute, and the keys of its queues.
+func (s *store) left() (left []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.items {
+		if it, ok := s.live(key); ok && time.Until(it.expires) > time.Minute {
+			left = append(left, fmt.Sprintf("%q for %v", key, time.Until(it.expires)))
+		}
+	}
+	for key := range s.lines {
+		left = append(left, fmt.Sprintf("the queue of %q", key))
+	}
+	return left
 }

@@ -24,15 +24,13 @@ func (f *fake) watches(do func(ctx context.Context, key string) <-chan struct{})
 }
 
 // relays puts something between the wake-ups of a correct Watch and its caller.
-func (f *fake) relays(ch chan struct{}, between func(ctx context.Context, from <-chan struct{}, to chan struct{})) {
+func (f *fake) relays(room int, between func(ctx context.Context, from <-chan struct{}, to chan struct{})) {
 	f.watches(func(ctx context.Context, key string) <-chan struct{} {
-		from, to := f.store.watch(ctx, f, key), make(chan struct{}, cap(ch))
+		from, to := f.store.watch(ctx, f, key), make(chan struct{}, room)
 		go between(ctx, from, to)
 		return to
 	})
 }
-
-var oneWakeUp = make(chan struct{}, 1)
 
 var watchMutants = []mutant{{
 	name: "watch subscribes after it has returned",
@@ -134,7 +132,7 @@ var watchMutants = []mutant{{
 	name: "only the first release wakes",
 	must: []string{"watch/every-release", "watch/handed-over", "watch/wakes-all", "watch/only-its-key"},
 	alter: func(f *fake) {
-		f.relays(oneWakeUp, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
+		f.relays(1, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
 			select {
 			case <-from:
 				poke(to)
@@ -267,7 +265,7 @@ var watchMutants = []mutant{{
 	name: "the channel is closed in the end",
 	must: []string{"watch/channel"},
 	alter: func(f *fake) {
-		f.relays(oneWakeUp, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
+		f.relays(1, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
 			for {
 				select {
 				case <-from:
@@ -283,7 +281,7 @@ var watchMutants = []mutant{{
 	name: "the channel has room for ten",
 	must: []string{"watch/channel"},
 	alter: func(f *fake) {
-		f.relays(make(chan struct{}, 10), func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
+		f.relays(10, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
 			for {
 				select {
 				case <-from:
@@ -298,7 +296,7 @@ var watchMutants = []mutant{{
 	name: "a goroutine for each watcher that does not end",
 	must: []string{"watch/ends-with-context"},
 	alter: func(f *fake) {
-		f.relays(oneWakeUp, func(_ context.Context, from <-chan struct{}, to chan struct{}) {
+		f.relays(1, func(_ context.Context, from <-chan struct{}, to chan struct{}) {
 			for end := time.After(time.Minute); ; {
 				select {
 				case <-from:

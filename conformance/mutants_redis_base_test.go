@@ -292,8 +292,3 @@ func onRedis[L locker.Locker](make func(tb testing.TB, addr string) L) func(tb t
 		}
 	}
 }
-
-// The Locker that the mutants are made of passes.
-func TestRedisReference(t *testing.T) {
-	Run(t, onRedis(newRedisFull)(t))
-}

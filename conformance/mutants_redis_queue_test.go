@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/golockers/locker"
@@ -242,9 +241,6 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld
 	return time.Time{}, ctx.Err()
 }
 
-// The Locker with a queue on the server is correct but for what the mutants break.
-func TestQueueReference(t *testing.T) { Run(t, on(newGranted(correct))(t)) }
-
 // unsure is a redisFull that takes it for certain that an extension without an answer has shortened the lock,
 // and frees it when that time is over: under the token that was extended, or whoever has it then.
 type unsure struct {
@@ -303,8 +299,4 @@ func (l rollsBack) Acquire(ctx context.Context, key, token string, ttl time.Dura
 		l.redisLock.Release(bg, key, token)
 	}
 	return ok, err
-}
-
-func TestNoFalseAlarmRollBack(t *testing.T) {
-	Run(t, onRedis(func(tb testing.TB, addr string) locker.Locker { return rollsBack{newRedisLock(tb, addr)} })(t))
 }

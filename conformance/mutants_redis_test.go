@@ -372,6 +372,3 @@ var redisMutants = []mutant{{
 	config: on(func(l redisFull) fenceErrorAsFalse { return fenceErrorAsFalse{l} }),
 	must:   []string{"fault/fence-reply-lost"},
 }}
-
-// Not beside other tests: each of these has a server and a network to wait for.
-func TestRedisMutants(t *testing.T) { testMutants(t, redisMutants) }

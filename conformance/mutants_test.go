@@ -11,22 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutant is a locker that is broken in one way. The suite has to fail the checks in must on it, may fail
-// those in may, since races are not exact, and has to pass all others.
-type mutant struct {
-	name      string
-	config    func(tb testing.TB) Config
-	alter     func(f *fake) // in place of config: what is wrong with an otherwise correct Locker of the tests
-	must, may []string      // a may that ends in * is for all of a group
-	only      []string      // the checks that it can concern at all, as in may: the others are not run
-}
-
-var localMutants = slices.Concat(exclusionMutants, nameMutants, expiryMutants, ownerMutants, contextMutants, watchMutants,
-	waitMutants, fenceMutants)
-
-// allMutants is what the checks are measured against. A check that is in nobody's must cannot fail.
-func allMutants() []mutant { return slices.Concat(localMutants, redisMutants) }
-
 // testMutants runs the whole suite against each of the mutants, some of them at the same time: a suite mostly
 // waits. Races need a processor at the right moment, and what a broken Locker does on a busy machine is not
 // always foreseen. So what a mutant got away with, or was accused of, against the table, is checked again when
@@ -140,5 +124,22 @@ func TestCheckTable(t *testing.T) {
 		assert.NotEmpty(t, ck.rule, ck.name)
 		assert.NotEmpty(t, ck.causes, ck.name)
 		assert.NotNil(t, ck.run, ck.name)
+	}
+}
+
+// Not beside other tests: each of these has a server and a network to wait for.
+func TestRedisMutants(t *testing.T) { testMutants(t, redisMutants) }
+
+// A Locker that lets everybody in is not taken for one on another backend, and its three are not on
+// different ones.
+func TestBrokenIsNotBadConfig(t *testing.T) {
+	t.Parallel()
+	for _, m := range localMutants {
+		config := fakes(m.alter)
+		if m.config != nil {
+			config = m.config(t)
+		}
+		_, err := newSuite(t, config, checks())
+		assert.NoError(t, err, m.name)
 	}
 }

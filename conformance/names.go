@@ -152,13 +152,13 @@ func numbers() []string {
 }
 
 func checkExactNames(e *env) {
-	base := e.journal.label("k", strings.ToLower(randomKey())+"z")
+	base := e.label("k", strings.ToLower(randomKey())+"z")
 	names := append(variations(base), numbers()...)
-	e.distinct(names, "another name that differs by little is held, and that is another lock")
+	distinct(e, names, "another name that differs by little is held, and that is another lock")
 }
 
 // distinct checks that each of names is a lock of its own.
-func (e *env) distinct(names []string, why string) {
+func distinct(e *env, names []string, why string) {
 	tokens := make([]string, len(names))
 	e.spread(len(names), func(i int) {
 		tokens[i] = e.token()
@@ -192,7 +192,7 @@ func checkHashedNames(e *env) {
 		}
 	}
 	slices.Sort(names)
-	e.distinct(slices.Compact(names), "another name, which some hash of 32 bits takes for the same, is held")
+	distinct(e, slices.Compact(names), "another name, which some hash of 32 bits takes for the same, is held")
 }
 
 // fnvTwins returns two names that begin with base and that are the same, after prefix, to FNV-1a, or to FNV-1
@@ -291,27 +291,27 @@ func relatives(key string) []string {
 }
 
 func checkBookkeeping(e *env) {
-	for _, key := range []string{e.key(), e.journal.label("k", randomKey()+strings.Repeat("x", 300))} {
+	for _, key := range []string{e.key(), e.label("k", randomKey()+strings.Repeat("x", 300))} {
 		token := e.token()
 		e.A.takes(key, token, long, "the key is fresh")
 		// All that may make an adapter write something of its own beside the lock.
 		ctx, cancel := context.WithCancel(e.ctx)
 		var waiter <-chan call
-		if e.suite.lacks[needsWatch] == "" {
+		if e.has(needsWatch) {
 			e.B.l.(locker.Watcher).Watch(ctx, key)
 		}
-		if e.suite.lacks[needsWait] == "" {
+		if e.has(needsWait) {
 			waiter = e.B.waits(ctx, key, e.token(), long)
 		}
 		fences := func() {
-			if e.suite.lacks[needsFence] == "" {
+			if e.has(needsFence) {
 				if r := e.A.do("Fence", key, token, 0); !errors.Is(r.err, errors.ErrUnsupported) {
 					e.A.must(r, true, "A holds the lock")
 				}
 			}
 		}
 		fences()
-		e.distinct(relatives(key), "the name looks like another lock's bookkeeping, and is a lock of its own")
+		distinct(e, relatives(key), "the name looks like another lock's bookkeeping, and is a lock of its own")
 		fences()
 		e.B.blocked(key, "A holds it; locks whose names look like its bookkeeping do not matter")
 		e.A.extends(key, token, long, "A holds it; locks whose names look like its bookkeeping do not matter")

@@ -51,7 +51,7 @@ func releaseChecks() []check {
 		rule:   ruleOutcomes + " A Release of a lock that has expired is false.",
 		causes: "a release that says true whatever it finds, or does not know that what it finds has expired.",
 		run: func(e *env) {
-			e.afterExpiry(func(held call) call { return e.A.release(held.key, held.token) })
+			afterExpiry(e, func(held call) call { return e.A.release(held.key, held.token) })
 		},
 	}, {
 		name:   "release/after-takeover",
@@ -86,7 +86,7 @@ func releaseChecks() []check {
 		causes: "reading the owner, comparing it, and deleting the key in a step of its own: in between the lock expires " +
 			"and another takes it.",
 		run: func(e *env) {
-			e.raceExpiry(func(held call) call { return e.A.quietly("Release", held.key, held.token, 0) })
+			raceExpiry(e, func(held call) call { return e.A.quietly("Release", held.key, held.token, 0) })
 		},
 	}}
 }

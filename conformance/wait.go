@@ -114,49 +114,6 @@ func waitChecks() []check {
 	return list
 }
 
-// waits lets c wait in the background and returns where the outcome will be.
-func (c *client) waits(ctx context.Context, key, token string, ttl time.Duration) <-chan call {
-	done := make(chan call, 1)
-	c.e.background.Go(func() {
-		c.e.guard(func() { done <- c.doCtx(ctx, "Wait", key, token, ttl) })
-	})
-	return done
-}
-
-// outcome waits for a Wait that has to return. Since says from when on.
-func (e *env) outcome(done <-chan call, since time.Time, why string) call {
-	r, _ := hears(e, done, func() time.Time { return since }, "Wait returns: "+why)
-	return r
-}
-
-// patiently calls try with longer and longer rests, until it says that all is well. Nobody can see from
-// outside when a waiter has come to stand in the queue, so what looks like a violation may be a slow machine's
-// doing: with a rest of a second it is none.
-func (e *env) patiently(try func(rest time.Duration) (ok bool, expected, happened string)) {
-	var expected, happened string
-	for _, rest := range []time.Duration{30 * time.Millisecond, 200 * time.Millisecond, e.suite.lag.allowance() / 2} {
-		var ok bool
-		if ok, expected, happened = try(rest); ok {
-			return
-		}
-	}
-	e.fail(expected, happened)
-}
-
-// surely calls try with a short rest and with one after which each waiter stands in the queue. What is seen with the
-// latter counts: a waiter that has not joined yet breaks no rule, and keeps none.
-func (e *env) surely(try func(rest time.Duration) (ok bool, expected, happened string)) {
-	try(30 * time.Millisecond)
-	if ok, expected, happened := try(e.standing()); !ok {
-		e.fail(expected, happened)
-	}
-}
-
-// standing is a time after which a waiter stands in the queue, with all patience.
-func (e *env) standing() time.Duration {
-	return time.Second + 5*time.Duration(e.suite.lag.slowest.Load())
-}
-
 func checkWaitFree(e *env) {
 	key, t1, t2 := e.key(), e.token(), e.token()
 	wait := func(c *client, token string, ttl time.Duration, why string) call {
@@ -191,7 +148,7 @@ func checkWaitUnsupported(e *env) {
 		if _, err := w.Wait(e.ctx, key, token, long); !errors.Is(err, errors.ErrUnsupported) {
 			e.fail("A.Wait says errors.ErrUnsupported, as it did at first", fmt.Sprintf("A.Wait says %v", err))
 		}
-		e.note("A.Wait(%s, %s) is errors.ErrUnsupported", e.journal.short(key), e.journal.short(token))
+		e.note("A.Wait(%s, %s) is errors.ErrUnsupported", e.short(key), e.short(token))
 		e.B.releases(key, other.token, "B holds the lock")
 		e.A.takes(key, token, long, "B has released it")
 		e.sleep(5 * time.Millisecond)
@@ -234,28 +191,12 @@ func checkWaitInTurn(e *env) {
 	})
 }
 
-// goes runs fn in a goroutine of all.
-func (e *env) goes(all *sync.WaitGroup, fn func()) { all.Go(func() { e.guard(fn) }) }
-
-// finish waits for goroutines that come to an end unless the lock is lost; cancel ends them then.
-func (e *env) finish(all *sync.WaitGroup, cancel func(), expected string) {
-	done := make(chan struct{})
-	go func() {
-		all.Wait()
-		close(done)
-	}()
-	defer cancel()
-	due := time.Now().Add(5 * time.Second)
-	hears(e, done, func() time.Time { return due }, expected)
-	e.goOn()
-}
-
 func checkWaitNotPassed(e *env) {
 	const locks = 8
 	e.patiently(func(rest time.Duration) (bool, string, string) {
 		var passed atomic.Int64
 		e.each(locks, func(int) {
-			if e.passes(rest) {
+			if barges(e, rest) {
 				passed.Add(1)
 			}
 		})
@@ -266,7 +207,7 @@ func checkWaitNotPassed(e *env) {
 
 // passes lets B wait in the queue and call Acquire with another token while A releases the lock. It reports
 // whether the Acquire overtook the queue.
-func (e *env) passes(rest time.Duration) bool {
+func barges(e *env, rest time.Duration) bool {
 	key, t1, t2, t3 := e.key(), e.token(), e.token(), e.token()
 	e.A.takes(key, t1, long, "the key is fresh")
 	ctx, cancel := context.WithCancel(e.ctx)
@@ -319,7 +260,7 @@ func checkWaitDeadline(e *env) {
 		}
 		held := e.A.takes(key, t1, first, "the key is fresh")
 		waiter := e.B.waits(e.ctx, key, t2, ttl)
-		granted, due := held.until(), held.end.Add(first+e.suite.config.Granularity)
+		granted, due := held.until(), held.end.Add(first+e.granularity())
 		e.sleepUntil(held.start.Add(hold)) // longer than the waiter's own ttl, and than it takes to join
 		if by[i] == "release" {
 			r := e.A.releases(key, t1, "A holds the lock")
@@ -327,16 +268,16 @@ func checkWaitDeadline(e *env) {
 		}
 		r := e.B.must(e.outcome(waiter, due, "the lock is free by "+by[i]+", and it is next in the queue"), true, "it is next in the queue")
 		if r.deadline.Before(granted) {
-			e.fail(fmt.Sprintf("a deadline after the grant, which was not before %s", e.journal.at(granted)),
-				fmt.Sprintf("it is at %s", e.journal.at(r.deadline)))
+			e.fail(fmt.Sprintf("a deadline after the grant, which was not before %s", e.at(granted)),
+				fmt.Sprintf("it is at %s", e.at(r.deadline)))
 		}
 		e.C.takesWhen(key, e.token(), long, r.deadline, r.end.Add(ttl),
-			fmt.Sprintf("B's Wait said that it holds the lock until %s", e.journal.at(r.deadline)))
+			fmt.Sprintf("B's Wait said that it holds the lock until %s", e.at(r.deadline)))
 	})
 }
 
 // left checks what a Wait says that ctx ended.
-func (e *env) left(ctx context.Context, r call, inLine bool) (ok bool, expected, happened string) {
+func leftQueue(e *env, ctx context.Context, r call, inLine bool) (ok bool, expected, happened string) {
 	if r.ok || !r.over(ctx) || !errors.Is(r.err, ctx.Err()) || inLine && !errors.Is(r.err, locker.ErrHeld) {
 		return false, fmt.Sprintf("an error for which errors.Is holds with %q and with locker.ErrHeld: its context has ended "+
 			"while it stood in the queue", fmt.Sprint(ctx.Err())), "B.Wait = " + r.result()
@@ -357,10 +298,10 @@ func checkWaitCancelled(e *env) {
 		e.note("the contexts of both waiters have ended")
 		now := time.Now()
 		r1, r2 := e.outcome(w1, now, "its context was cancelled"), e.outcome(w2, now, "its context's deadline passed")
-		if ok, expected, happened = e.left(cancelled, r1, true); !ok {
+		if ok, expected, happened = leftQueue(e, cancelled, r1, true); !ok {
 			return
 		}
-		if ok, expected, happened = e.left(expired, r2, true); !ok {
+		if ok, expected, happened = leftQueue(e, expired, r2, true); !ok {
 			return
 		}
 		released := e.A.releases(key, t1, "A holds the lock")
@@ -449,12 +390,12 @@ func checkWaitVanished(e *env) {
 			held = e.A.must(next, true, "A holds the lock")
 			return true
 		})
-		due := held.end.Add(held.ttl + e.suite.config.Granularity)
+		due := held.end.Add(held.ttl + e.granularity())
 		e.sleepUntil(held.until())
 		r := e.B.must(e.outcome(waiter, due, "the holder's ttl has passed"), true, "the holder's ttl has passed, and it is next in the queue")
 		if r.end.Before(held.until()) {
-			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.journal.at(held.until())),
-				fmt.Sprintf("B.Wait had it at %s", e.journal.at(r.end)))
+			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.at(held.until())),
+				fmt.Sprintf("B.Wait had it at %s", e.at(r.end)))
 		}
 		e.C.blocked(key, "B holds the lock")
 		e.B.releases(key, t2, "its Wait has returned")

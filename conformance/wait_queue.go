@@ -22,7 +22,7 @@ type queue struct {
 }
 
 // queues lets A take a fresh key and waiters on B join, one after the other, each with its ttl.
-func (e *env) queues(held time.Duration, rest time.Duration, ttls ...time.Duration) *queue {
+func newQueue(e *env, held time.Duration, rest time.Duration, ttls ...time.Duration) *queue {
 	q := &queue{e: e, key: e.key()}
 	q.holder = e.A.takes(q.key, e.token(), held, "the key is fresh")
 	var ctx context.Context
@@ -127,7 +127,7 @@ func checkWaitPlaceKept(e *env) {
 			var got string
 			e.inTime(fmt.Sprintf("%d waiters join while A holds the lock", waiters), func(scale time.Duration) bool {
 				held := scale*time.Second + waiters*rest
-				q := e.queues(held, rest, same(s.ttl)...)
+				q := newQueue(e, held, rest, same(s.ttl)...)
 				defer q.cancel()
 				e.sleep(200 * time.Millisecond)
 				if !time.Now().Before(q.holder.until()) || !s.do(q, scale) {
@@ -183,12 +183,12 @@ func checkWaitFirstLeaves(e *env) {
 			}
 			return false
 		})
-		due := held.end.Add(held.ttl + e.suite.config.Granularity)
+		due := held.end.Add(held.ttl + e.granularity())
 		r := c.must(e.outcome(next, due, "the holder's ttl has passed, and who was before it in line has left"), true,
 			"the holder's ttl has passed, and who was before it in line has left")
 		if r.end.Before(held.until()) {
-			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.journal.at(held.until())),
-				fmt.Sprintf("%s.Wait had it at %s", c.name, e.journal.at(r.end)))
+			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.at(held.until())),
+				fmt.Sprintf("%s.Wait had it at %s", c.name, e.at(r.end)))
 		}
 		c.releases(r.key, r.token, "its Wait has returned")
 	})
@@ -198,17 +198,17 @@ func checkWaitOwnTTL(e *env) {
 	ttls := [][2]time.Duration{{900 * time.Millisecond, long}, {3 * time.Second, 600 * time.Millisecond}}
 	e.each(len(ttls), func(i int) {
 		first, second := ttls[i][0], ttls[i][1]
-		q := e.queues(long, e.standing(), first, second)
+		q := newQueue(e, long, e.standing(), first, second)
 		defer q.cancel()
 		released := e.A.releases(q.key, q.holder.token, "A holds the lock")
 		w := e.B.must(e.outcome(q.results[0], released.end, "A has released the lock, and it is the first in the queue"), true,
 			"A has released the lock, and it is the first in the queue")
 		if w.deadline.Before(released.start.Add(first / 2)) {
-			e.fail(fmt.Sprintf("a deadline about %v after A's Release at %s: the first in the queue asked for that", first, e.journal.at(released.start)),
-				fmt.Sprintf("it is at %s", e.journal.at(w.deadline)))
+			e.fail(fmt.Sprintf("a deadline about %v after A's Release at %s: the first in the queue asked for that", first, e.at(released.start)),
+				fmt.Sprintf("it is at %s", e.at(w.deadline)))
 		}
 		// It vanishes. C may have the lock next, or the second in the queue: not before its deadline, and soon after.
-		why := fmt.Sprintf("the first in the queue asked for %v, and its Wait said that it holds the lock until %s", first, e.journal.at(w.deadline))
+		why := fmt.Sprintf("the first in the queue asked for %v, and its Wait said that it holds the lock until %s", first, e.at(w.deadline))
 		token := e.token()
 		for {
 			r := e.C.acquire(q.key, token, long)
@@ -223,12 +223,12 @@ func checkWaitOwnTTL(e *env) {
 			case r.err != nil:
 				e.C.must(r, true, why)
 			case r.ok && end.Before(w.deadline):
-				e.failAbout(q.key, "nobody else has the lock before: "+why, fmt.Sprintf("another had it at %s", e.journal.at(end)))
+				e.failAbout(q.key, "nobody else has the lock before: "+why, fmt.Sprintf("another had it at %s", e.at(end)))
 			case r.ok:
 				return
 			case r.start.After(w.end.Add(first + e.slack())):
-				e.failLate(e.check.causes, q.key, fmt.Sprintf("it is another's, with all patience, at %s: %s", e.journal.at(w.end.Add(first+e.slack())), why),
-					fmt.Sprintf("it was not at %s", e.journal.at(r.start)))
+				e.failLate(e.check.causes, q.key, fmt.Sprintf("it is another's, with all patience, at %s: %s", e.at(w.end.Add(first+e.slack())), why),
+					fmt.Sprintf("it was not at %s", e.at(r.start)))
 			}
 			e.sleep(pollRest(r, w.deadline))
 		}
@@ -237,7 +237,7 @@ func checkWaitOwnTTL(e *env) {
 
 func checkWaitTokenInLine(e *env) {
 	e.surely(func(rest time.Duration) (bool, string, string) {
-		q := e.queues(long, rest, long)
+		q := newQueue(e, long, rest, long)
 		defer q.cancel()
 		token := q.tokens[0]
 		const why = "its token waits in the queue, and A holds the lock"

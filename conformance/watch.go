@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -82,47 +81,16 @@ func watchChecks() []check {
 	return list
 }
 
-// watch watches key until ctx ends.
-func (c *client) watch(ctx context.Context, key string) <-chan struct{} {
-	ch, err := c.l.(locker.Watcher).Watch(ctx, key)
-	if err != nil || ch == nil {
-		c.e.fail(c.name+".Watch = a channel, nil", fmt.Sprintf("%s.Watch = %v, %v", c.name, ch, err))
-	}
-	return ch
-}
-
 // woken waits for a wake-up that has to come.
-func (e *env) woken(ch <-chan struct{}, why string) {
+func woken(e *env, ch <-chan struct{}, why string) {
 	since := time.Now()
-	e.wake(ch, func() time.Time { return since }, why)
+	wake(e, ch, func() time.Time { return since }, why)
 }
 
 // wake waits for a wake-up. Due says when it was due, and the zero Time as long as it is not.
-func (e *env) wake(ch <-chan struct{}, due func() time.Time, why string) {
+func wake(e *env, ch <-chan struct{}, due func() time.Time, why string) {
 	if _, ok := hears(e, ch, due, "a wake-up: "+why); !ok {
 		e.fail("the channel of Watch is never closed", "it is closed")
-	}
-}
-
-// hears waits for what comes from ch, with all patience since it was due.
-func hears[T any](e *env, ch <-chan T, due func() time.Time, expected string) (v T, ok bool) {
-	for last := false; ; {
-		timer := time.NewTimer(50 * time.Millisecond)
-		select {
-		case v, ok = <-ch:
-			timer.Stop()
-			return v, ok
-		case <-timer.C:
-		case <-e.ctx.Done():
-			runtime.Goexit() // the check is over, or was given up on
-		}
-		since := due()
-		if late := time.Since(since); !since.IsZero() && late > e.patience() {
-			if last { // it was asked for once more, should all of this process have been asleep
-				e.failLate(e.check.causes, "", expected, fmt.Sprintf("%v after it was due, it has not come", late.Round(time.Millisecond)))
-			}
-			last = true
-		}
 	}
 }
 
@@ -161,7 +129,7 @@ func checkNoMissedRelease(e *env) {
 				defer cancel()
 				ch := e.B.watch(ctx, key)
 				for !e.B.answers(e.B.quietly("Acquire", key, t2, long)).ok {
-					e.wake(ch, due, "B watches the key, then calls Acquire, which is false, then waits for the channel, and A has "+
+					wake(e, ch, due, "B watches the key, then calls Acquire, which is false, then waits for the channel, and A has "+
 						"released the lock at some time meanwhile")
 				}
 			})
@@ -185,10 +153,10 @@ func checkFirstRelease(e *env) {
 		e.A.takes(key, token, long, "the key is fresh")
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()
-		e.note("B watches %s", e.journal.short(key))
+		e.note("B watches %s", e.short(key))
 		ch := e.B.watch(ctx, key)
 		e.A.releases(key, token, "A holds the lock")
-		e.woken(ch, "A has released the lock, and nothing has happened on the backend since B's Watch returned")
+		woken(e, ch, "A has released the lock, and nothing has happened on the backend since B's Watch returned")
 	})
 }
 
@@ -209,7 +177,7 @@ func checkWakesAll(e *env) {
 		}
 		e.A.releases(key, token, "A holds the lock")
 		for i, ch := range chans {
-			e.woken(ch, fmt.Sprintf("A has released the lock, and this is watcher %d of it", i+1))
+			woken(e, ch, fmt.Sprintf("A has released the lock, and this is watcher %d of it", i+1))
 		}
 	}
 	// One that leaves does not take the others with it.
@@ -224,7 +192,7 @@ func checkWakesAll(e *env) {
 		}
 		e.C.releases(key, token, "C holds the lock")
 		for i, ch := range chans {
-			e.woken(ch, fmt.Sprintf("C has released the lock, and this is watcher %d of it; that another left does not matter", i+1))
+			woken(e, ch, fmt.Sprintf("C has released the lock, and this is watcher %d of it; that another left does not matter", i+1))
 		}
 		e.sleep(3 * time.Millisecond)
 	}
@@ -247,14 +215,14 @@ func checkHandedOver(e *env) {
 	for _, c := range e.clients() {
 		chans = append(chans, c.watch(ctx, key))
 	}
-	e.note("watchers of %s on A, B and C", e.journal.short(key))
+	e.note("watchers of %s on A, B and C", e.short(key))
 	for range waiters {
 		for _, ch := range chans {
 			drain(ch)
 		}
 		released := held.client.releases(key, held.token, "it holds the lock")
 		for i, ch := range chans {
-			e.woken(ch, fmt.Sprintf("%s has released the lock, which hands it to the next in line, and this is watcher %d of it",
+			woken(e, ch, fmt.Sprintf("%s has released the lock, which hands it to the next in line, and this is watcher %d of it",
 				held.client.name, i+1))
 		}
 		held = e.B.must(e.outcome(served, released.end, "the lock was released, and it waits in line"), true, "it is the next in line")
@@ -275,7 +243,7 @@ func checkEveryRelease(e *env) {
 			c.takes(key, token, long, "it is free")
 			drain(ch)
 			c.releases(key, token, c.name+" holds the lock")
-			e.woken(ch, c.name+" has released the lock")
+			woken(e, ch, c.name+" has released the lock")
 		}
 	})
 }
@@ -288,14 +256,14 @@ func checkOnlyItsKey(e *env) {
 	}
 	key := e.key()
 	mine := e.B.watch(e.ctx, key)
-	e.note("%d watchers of as many keys on A, B and C, and one of %s", others, e.journal.short(key))
+	e.note("%d watchers of as many keys on A, B and C, and one of %s", others, e.short(key))
 	spurious := 0
 	for range rounds {
 		token := e.token()
 		e.A.takes(key, token, long, "it is free")
 		drain(mine)
 		e.A.releases(key, token, "A holds the lock")
-		e.woken(mine, "A has released the lock")
+		woken(e, mine, "A has released the lock")
 		e.sleep(5 * time.Millisecond) // what is for all has come to most by now
 		for _, ch := range rest {
 			spurious += len(ch)
@@ -321,7 +289,7 @@ func checkWatchChannel(e *env) {
 		e.A.takes(key, token, long, "it is free")
 		e.A.releases(key, token, "A holds the lock")
 	}
-	e.woken(ch, "A has released the lock five times")
+	woken(e, ch, "A has released the lock five times")
 	e.note("now the context of both watchers is cancelled")
 	cancel()
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); e.sleep(10 * time.Millisecond) {
@@ -345,18 +313,18 @@ func checkWatchAnyName(e *env) {
 		key, token := names[i], e.token()
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()
-		e.note("B.Watch of the name %s", e.journal.short(key))
+		e.note("B.Watch of the name %s", e.short(key))
 		ch, err := e.B.l.(locker.Watcher).Watch(ctx, key)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return
 		}
 		if err != nil {
-			e.fail(fmt.Sprintf("B.Watch of the name %s = a channel, or errors.ErrUnsupported", e.journal.short(key)), err.Error())
+			e.fail(fmt.Sprintf("B.Watch of the name %s = a channel, or errors.ErrUnsupported", e.short(key)), err.Error())
 		}
 		e.A.takes(key, token, long, "the key is fresh")
 		drain(ch)
 		e.A.releases(key, token, "A holds the lock")
-		e.woken(ch, fmt.Sprintf("A has released the lock named %s, which B watches", e.journal.short(key)))
+		woken(e, ch, fmt.Sprintf("A has released the lock named %s, which B watches", e.short(key)))
 	})
 }
 
