@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
 // Benchmark measures the backend that c describes, through [locker.Lock] and [locker.Lease.Unlock], each
@@ -29,11 +31,11 @@ import (
 // Lock.
 func Benchmark(b *testing.B, c Config) {
 	b.Helper()
-	s, err := newSuite(b, c, checks())
+	s, err := harness.NewSuite(b, harness.Config(c), checks())
 	if err != nil {
 		b.Fatalf("conformance: %v", err)
 	}
-	lockers := append(s.lockers[:], c.New(b, c.Addr))
+	lockers := append(s.Lockers[:], c.New(b, c.Addr))
 	for _, sc := range scenarios {
 		requests := -1.0
 		b.Run(sc.name, func(b *testing.B) {
@@ -91,7 +93,7 @@ func (m measured) leastShare(cycles int) float64 {
 func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
 	const ttl = time.Minute
 	m := measured{served: make([]int, sc.goroutines)}
-	shared := randomKey()
+	shared := harness.RandomKey()
 	var begun atomic.Int64
 	var mu sync.Mutex // for what follows
 	var released time.Time
@@ -101,7 +103,7 @@ func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
 	for g := range sc.goroutines {
 		l, key := lockers[g%len(lockers)], shared
 		if sc.ownKeys {
-			key = randomKey()
+			key = harness.RandomKey()
 		}
 		all.Go(func() {
 			ctx := context.Background()
@@ -146,15 +148,15 @@ func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
 
 // requests returns how many requests a cycle makes, seen from the backend.
 func (sc scenario) requests(tb testing.TB, c Config) float64 {
-	p := newProxy(tb, c.Addr)
+	p := faultproxy.New(tb, c.Addr)
 	var lockers []locker.Locker
 	for range sc.lockers {
-		lockers = append(lockers, c.New(tb, p.addr))
+		lockers = append(lockers, c.New(tb, p.Addr))
 	}
 	cycles := 20 * sc.goroutines
 	sc.run(tb, lockers, cycles) // connections are set up
-	before, _ := p.count()
+	before, _ := p.Count()
 	sc.run(tb, lockers, cycles)
-	after, _ := p.count()
+	after, _ := p.Count()
 	return float64(after-before) / float64(cycles)
 }

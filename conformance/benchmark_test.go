@@ -3,20 +3,22 @@ package conformance
 import (
 	"testing"
 
+	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/mutants"
 	"github.com/stretchr/testify/assert"
 )
 
-func BenchmarkReference(b *testing.B) { Benchmark(b, fakes(func(*fake) {})) }
+func BenchmarkReference(b *testing.B) { Benchmark(b, Config(mutants.Fakes(func(*mutants.Fake) {}))) }
 
 // Every scenario does as many cycles as it is asked for, and each of them excludes.
 func TestBenchmarkScenarios(t *testing.T) {
 	t.Parallel()
 	for _, sc := range scenarios {
-		s, err := newSuite(t, fakes(func(*fake) {}), nil)
+		s, err := harness.NewSuite(t, mutants.Fakes(func(*mutants.Fake) {}), nil)
 		if !assert.NoError(t, err) {
 			return
 		}
-		lockers := append(s.lockers[:], s.config.New(t, ""))
+		lockers := append(s.Lockers[:], s.Config.New(t, ""))
 		const cycles = 50
 		m := sc.run(t, lockers[:sc.lockers], cycles)
 		total := 0

@@ -1,10 +1,15 @@
 package conformance
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/golockers/locker/conformance/internal/harness"
+)
 
 // checks returns the table of all checks. Each file contributes the list of its group.
-func checks() []check {
+func checks() []harness.Check {
 	return slices.Concat(
+		nameChecks(),
 		exclusionChecks(),
 		expiryChecks(),
 		extendChecks(),

@@ -2,7 +2,31 @@ package conformance
 
 import (
 	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
+
+// Config describes the backend under test.
+type Config struct {
+	// New returns a Locker with connections of its own to the backend at addr, as another process would
+	// have; it closes them in tb.Cleanup. It is called a few times for the suite and once for each fault
+	// check, always on a healthy link. An in-process backend may return the same Locker each time.
+	New func(tb testing.TB, addr string) locker.Locker
+
+	// Addr is the backend's TCP address. If it is empty, New ignores addr, and the checks that need
+	// a network in between are skipped by name.
+	Addr string
+
+	// Granularity is how long past its ttl the backend may keep a lock: 0 for a backend that counts
+	// milliseconds, about two seconds for one that counts seconds, and no less than the backend's
+	// minimum ttl.
+	Granularity time.Duration
+
+	// Skip names checks that cannot pass on this backend, each with the reason, which is printed.
+	Skip map[string]string
+}
 
 // Run checks the backend that c describes. Each check is a subtest with its name, and all of them
 // run at the same time. Run returns when they are done. If c itself is invalid, Run fails the test
@@ -13,5 +37,5 @@ import (
 // counts as skipped, or as failed with LOCKER_CONFORMANCE=strict in the environment.
 func Run(t *testing.T, c Config) {
 	t.Helper()
-	runSuite(t, c, checks())
+	harness.Run(t, harness.Config(c), checks())
 }

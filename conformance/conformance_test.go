@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/mutants"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -32,19 +34,19 @@ func TestRunOutput(t *testing.T) {
 
 	out, ok = run("broken", "^TestRunHelper$/^release$")
 	assert.False(t, ok)
-	assert.Contains(t, out, "--- FAIL: TestRunHelper/release/only-the-owner")
+	assert.Contains(t, out, "--- FAIL: TestRunHelper/release/owner-only")
 	assert.Contains(t, out, "--- PASS: TestRunHelper/release/twice")
 	assert.Contains(t, out, "--- SKIP: TestRunHelper/release/atomic")
 	assert.Contains(t, out, "release/atomic is skipped: for a reason")
-	assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; begin with release/only-the-owner; 1 skipped: for a reason\n")
+	assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; begin with release/owner-only; 1 skipped: for a reason\n")
 	assert.NotContains(t, out, "TestRunHelper/extend", "a pattern chooses checks")
-	assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/only-the-owner
- +rule      C7 Release only when .*
- +done      \+0\.\d+s  A\.Acquire\(k1, t1, 10m0s\) = true, nil after .*
+	assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/owner-only
+ +rule          C7 Release works only when .*
+ +history       \+0\.\d+s  A\.Acquire\(k1, t1, 10m0s\) = true, nil after .*
  +\+\d+\.\d+s  A\.Release\(k1, t2\) = true, nil after .*
- +expected  A\.Release = false, nil: t1 holds the lock
- +happened  A\.Release = true, nil
- +often     releasing by a bare delete`), out)
+ +want          A\.Release = false, nil: t1 holds the lock
+ +got           A\.Release = true, nil
+ +common cause  releasing by a bare delete`), out)
 
 	out, ok = run("good", "^TestRunHelper$/^(release|extend)$")
 	assert.True(t, ok, out)
@@ -52,12 +54,12 @@ func TestRunOutput(t *testing.T) {
 	last := strings.LastIndex(out, "--- PASS: TestRunHelper/")
 	assert.Greater(t, last, -1)
 
-	const unsure = "fence/stale-holder is inconclusive: A's time was up each time before it had minted a number"
+	const unsure = "fence/stale-holder is inconclusive: each time A's lock expired before A had minted a number"
 	out, ok = run("late", "^TestRunHelper$/^fence$/^stale-holder$")
 	assert.True(t, ok, out)
 	assert.Contains(t, out, unsure)
 	assert.Contains(t, out, "--- SKIP: TestRunHelper/fence/stale-holder")
-	assert.Contains(t, out, "conformance: 0 checks passed, 0 failed; 1 inconclusive: fence/stale-holder (A's time was up ")
+	assert.Contains(t, out, "conformance: 0 checks passed, 0 failed; 1 inconclusive: fence/stale-holder (each time A's lock expired ")
 	out, ok = run("late", "^TestRunHelper$/^fence$/^stale-holder$", "LOCKER_CONFORMANCE=strict")
 	assert.False(t, ok, out)
 	assert.Contains(t, out, unsure)
@@ -65,21 +67,21 @@ func TestRunOutput(t *testing.T) {
 }
 
 func TestRunHelper(t *testing.T) {
-	c := fakes(func(*fake) {})
+	c := mutants.Fakes(func(*mutants.Fake) {})
 	switch os.Getenv("CONFORMANCE_TEST_RUN") {
 	default:
 		t.Skip("only for TestRunOutput")
 	case "bad":
-		c = Config{}
+		c = harness.Config{}
 	case "good":
 	case "late": // as if A's time were always up
-		c = fakes(func(f *fake) {
-			if f.id == 0 {
-				f.fence = func(ctx context.Context, _, _ string) (uint64, bool, error) { return 0, false, ctx.Err() }
+		c = mutants.Fakes(func(f *mutants.Fake) {
+			if f.ID == 0 {
+				f.OnFence = func(ctx context.Context, _, _ string) (uint64, bool, error) { return 0, false, ctx.Err() }
 			}
 		})
 	case "broken":
-		c = fakes(func(f *fake) { f.releases(func(key, _ string) bool { return f.del(key) }) })
+		c = mutants.Fakes(func(f *mutants.Fake) { f.Releases(func(key, _ string) bool { return f.Del(key) }) })
 		c.Skip = map[string]string{"release/atomic": "for a reason"}
 	}
 	var open atomic.Int64
@@ -91,7 +93,7 @@ func TestRunHelper(t *testing.T) {
 			return lockers(tb, addr)
 		}
 	}
-	Run(t, c)
+	run(t, c)
 	require.EqualValues(t, 3, open.Load(), "the Lockers are open until the test ends")
 	t.Log("done with Run")
 }
@@ -99,24 +101,31 @@ func TestRunHelper(t *testing.T) {
 // What a check acquires and does not release is released in the end.
 func TestNothingLeftOnTheBackend(t *testing.T) {
 	t.Parallel()
-	store := newStore()
+	store := mutants.NewStore()
 	n := 0
-	c := Config{New: func(testing.TB, string) locker.Locker { n++; return newFake(store, n) }}
-	s, err := newSuite(t, c, checks())
+	c := harness.Config{New: func(testing.TB, string) locker.Locker { n++; return mutants.NewFake(store, n) }}
+	s, err := harness.NewSuite(t, c, checks())
 	require.NoError(t, err)
-	s.runAll(t)
-	assert.Empty(t, store.left())
+	s.RunAll(t)
+	assert.Empty(t, store.Left())
 }
 
 func TestReference(t *testing.T) {
 	t.Parallel()
-	Run(t, fakes(func(*fake) {}))
+	run(t, mutants.Fakes(func(*mutants.Fake) {}))
 }
 
 // The Locker that the mutants are made of passes.
 func TestRedisReference(t *testing.T) {
-	Run(t, onRedis(newRedisFull)(t))
+	run(t, mutants.OnRedis(mutants.NewRedisFull)(t))
 }
 
 // The Locker with a queue on the server is correct but for what the mutants break.
-func TestQueueReference(t *testing.T) { Run(t, on(newGranted(correct))(t)) }
+func TestQueueReference(t *testing.T) {
+	run(t, mutants.OnRedisFull(mutants.NewGranted(mutants.Correct))(t))
+}
+
+func run(t *testing.T, c harness.Config) {
+	t.Helper()
+	Run(t, Config(c))
+}

@@ -6,150 +6,142 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-const (
-	ruleDoneBefore = "C9 Context: done before the call is its error, and nothing happened."
-	ruleDoneDuring = "C9 Context: done during the call, the method returns ctx's error, starts nothing more, and a " +
-		"Release of that token on the same Locker waits its turn behind what is still under way."
-	ruleNothingLeft = "C14 Nothing left behind: after release or expiry the adapter keeps no goroutine, timer or map " +
-		"entry for a lock."
-)
-
-func contextChecks() []check {
-	return []check{{
-		name: "context/done-before",
-		rule: ruleDoneBefore,
-		causes: "a context that is not passed on to a client library which takes one, or not looked at where the " +
-			"library takes none; an error of the library's own in place of ctx's.",
-		run: checkDoneBefore,
+func contextChecks() []harness.Check {
+	return []harness.Check{{
+		Name:  "context/already-done",
+		Rules: []string{c9Before},
+		Causes: "a context that is not passed on to a client library that takes one, or not examined if the library takes " +
+			"none; an error of the library in place of ctx's.",
+		Run: checkAlreadyDone,
 	}, {
-		name:   "context/deadline-ahead",
-		rule:   "C9 Context: a deadline that has not passed changes nothing.",
-		causes: "a path of its own for contexts with a deadline that does not do, or does not say, the same.",
-		run:    checkDeadlineAhead,
+		Name:   "context/future-deadline",
+		Rules:  []string{c9During},
+		Causes: "a separate path for contexts with a deadline, which does not do, or does not return, the same.",
+		Run:    checkFutureDeadline,
 	}, {
-		name: "context/no-late-success",
-		rule: ruleDoneDuring,
-		causes: "a context that is not passed on to the client library, or a library that knows none or was not told to mind " +
-			"it, and an operation that does not look at ctx when the library returns; false in place of ctx's error.",
-		run: checkNoLateSuccess,
+		Name:  "context/no-late-success",
+		Rules: []string{c9During},
+		Causes: "a context that is not passed on to the client library; a library that knows no contexts, or was not told to " +
+			"honor them, and an operation that does not look at ctx when the library returns; false in place of ctx's error.",
+		Run: checkNoLateSuccess,
 	}, {
-		name: "context/cancelled-midway",
-		rule: ruleDoneDuring + " What has left the process may still take effect: then the key is held by nobody for " +
-			"at most its ttl.",
-		causes: "an error of the library's own in place of ctx's; a lock that gets its expiry in a second step, which did not " +
-			"come about (SETNX, then EXPIRE); a call that is left behind in a goroutine and acquires after the Release that " +
-			"was to undo it.",
-		run: checkCancelledMidway,
+		Name:  "context/cancel-during-call",
+		Rules: []string{c9During, c9InOrder, c4Late},
+		Causes: "an error of the library in place of ctx's; a lock that gets its expiry in a second step, which was never done " +
+			"(SETNX, then EXPIRE); an abandoned call in a goroutine that acquires after the Release that was to undo it.",
+		Run: checkCancelDuringCall,
 	}, {
-		name:   "context/nothing-left",
-		rule:   ruleNothingLeft,
-		causes: "a goroutine, or a timer that runs one, for every lock or every call, which outlives it.",
-		run:    checkNothingLeft,
+		Name:   "context/no-leak",
+		Rules:  []string{c14NothingLeft},
+		Causes: "a goroutine, or a timer that starts one, for every lock or every call, which outlives it.",
+		Run:    checkNoLeak,
 	}}
 }
 
-// doneContexts are contexts that have ended, each in its way.
+// doneContexts returns contexts that have ended in different ways.
 func doneContexts(parent context.Context) map[string]context.Context {
 	cancelled, cancel := context.WithCancel(parent)
 	cancel()
 	caused, cancelCause := context.WithCancelCause(parent)
-	cancelCause(errors.New("the cause, which is not the error"))
+	cancelCause(errors.New("the cause, which is not the context's error"))
 	expired, cancel := context.WithDeadline(parent, time.Now().Add(-time.Hour))
 	cancel()
 	return map[string]context.Context{"cancelled": cancelled, "cancelled with a cause": caused, "past its deadline": expired}
 }
 
-func checkDoneBefore(e *env) {
-	for how, ctx := range doneContexts(e.ctx) {
-		key, token := e.key(), e.token()
+func checkAlreadyDone(e *harness.Env) {
+	for how, ctx := range doneContexts(e.Ctx) {
+		key, token := e.Key(), e.Token()
 		why := "its context was " + how + " before the call"
-		e.note("the next context is %s", how)
-		e.ended(ctx, e.A.doCtx(ctx, "Acquire", key, token, long), why)
-		e.B.takes(key, token, long, "the key is fresh: A's Acquire, "+why+", did nothing")
-		e.ended(ctx, e.A.doCtx(ctx, "Acquire", key, e.token(), long), why)
+		e.Note("the next context is %s", how)
+		e.Ended(ctx, e.A.DoContext(ctx, "Acquire", key, token, harness.Long), why)
+		e.B.Takes(key, token, harness.Long, "the key is fresh: A's Acquire did nothing, since "+why)
+		e.Ended(ctx, e.A.DoContext(ctx, "Acquire", key, e.Token(), harness.Long), why)
 
-		e.note("the next context is %s", how)
-		e.ended(ctx, e.B.doCtx(ctx, "Extend", key, token, time.Millisecond), why)
-		e.ended(ctx, e.B.doCtx(ctx, "Acquire", key, token, time.Millisecond), why)
-		e.ended(ctx, e.B.doCtx(ctx, "Release", key, token, 0), why)
-		e.sleep(5 * time.Millisecond)
-		e.C.blocked(key, "B holds the lock: its Extend and its Release, "+why+", did nothing")
-		e.B.releases(key, token, "B holds the lock")
+		e.Note("the next context is %s", how)
+		e.Ended(ctx, e.B.DoContext(ctx, "Extend", key, token, time.Millisecond), why)
+		e.Ended(ctx, e.B.DoContext(ctx, "Acquire", key, token, time.Millisecond), why)
+		e.Ended(ctx, e.B.DoContext(ctx, "Release", key, token, 0), why)
+		e.Sleep(5 * time.Millisecond)
+		e.C.Blocked(key, "B holds the lock: its Extend and its Release did nothing, since "+why)
+		e.B.Releases(key, token, "B holds the lock")
 	}
 }
 
-func checkDeadlineAhead(e *env) {
-	// From near to far: adapters may choose how to do it by how near the deadline is.
+func checkFutureDeadline(e *harness.Env) {
+	// Adapters may do their work differently if the deadline is near.
 	ahead := []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second, time.Hour}
 	const times, tries = 5, 15
-	e.each(len(ahead), func(i int) {
-		do := func(op, key, token string) (r call, ok bool) {
-			ctx, cancel := context.WithTimeout(e.ctx, ahead[i])
+	e.Each(len(ahead), func(i int) {
+		do := func(op, key, token string) (r harness.Call, ok bool) {
+			ctx, cancel := context.WithTimeout(e.Ctx, ahead[i])
 			defer cancel()
-			r = e.A.doCtx(ctx, op, key, token, long)
-			if r.err == nil || !r.over(ctx) {
-				return e.A.must(r, true, fmt.Sprintf("the context's deadline was %v ahead", ahead[i])), true
+			r = e.A.DoContext(ctx, op, key, token, harness.Long)
+			if r.Err == nil || !r.Over(ctx) {
+				return e.A.Must(r, true, fmt.Sprintf("the context's deadline was %v ahead", ahead[i])), true
 			}
-			e.ended(ctx, r, "its context ended during the call")
-			return r, false // so slow a machine
+			e.Ended(ctx, r, "its context ended during the call")
+			return r, false // the machine was too slow
 		}
 		done := 0
 		for try := 0; done < times && try < tries; try++ {
-			key, token := e.key(), e.token()
+			key, token := e.Key(), e.Token()
 			if _, ok := do("Acquire", key, token); !ok {
 				continue
 			}
-			e.B.blocked(key, "A holds the lock")
+			e.B.Blocked(key, "A holds the lock")
 			if _, ok := do("Extend", key, token); !ok {
 				continue
 			}
 			if _, ok := do("Release", key, token); !ok {
 				continue
 			}
-			e.B.takes(key, e.token(), long, "A has released it")
+			e.B.Takes(key, e.Token(), harness.Long, "A has released it")
 			done++
 		}
 		if done == 0 {
-			e.inconclusive("no Acquire, Extend and Release were done within %v, in %d tries", ahead[i], tries)
+			e.Inconclusive("in none of %[2]d tries Acquire, Extend and Release each returned within %[1]v", ahead[i], tries)
 		}
 	})
 }
 
-// checkNoLateSuccess looks at calls whose context ended in the first half of what the quickest of them takes.
-// That one of them is a success is not wrong in itself, since ctx may end while the result is on its way from
-// the last look at it to the caller; but it is when most of them are. On a backend so quick that all of a call
-// may be that way, a proxy makes the calls slower; where there is no network, nothing can be seen.
-func checkNoLateSuccess(e *env) {
+// checkNoLateSuccess ends contexts within the first half of the time that the quickest calls take. A single success
+// after that proves nothing, since ctx may end between the Locker's last look at it and the return; but if most
+// calls succeed, the Locker does not look. If calls are so quick that this gap may be all of a call, a proxy slows
+// them down; without a network, the check is skipped.
+func checkNoLateSuccess(e *harness.Env) {
 	type cut struct {
-		call
+		harness.Call
 		after time.Duration // from the start of the call to the end of its context
 	}
 	var cuts []cut
-	c, quickest := e.A, e.quickest()
-	if quickest < time.Millisecond && e.has(needsNetwork) {
+	c, quickest := e.A, e.Quickest()
+	if quickest < time.Millisecond && e.Has(harness.NeedsNetwork) {
 		f := newFaulty(e)
-		f.p.delay(5 * time.Millisecond)
-		e.note("each request of D, and each reply, takes 5ms longer")
-		c, quickest = f.client, opTimeout
+		f.p.Delay(5 * time.Millisecond)
+		e.Note("each request and each reply of D is delayed by 5ms")
+		c, quickest = f.Client, harness.OpTimeout
 	}
 	if quickest < time.Millisecond {
-		e.skip("an operation takes less than a millisecond, and there is no network that could be made slower")
+		e.Skip("an operation takes less than a millisecond, and there is no network to slow down")
 	}
 	const enough = 10
-	e.note("again and again: %s acquires a fresh key, and then does an operation with it whose context ends meanwhile", c.name)
+	e.Note("repeatedly, %s acquires a fresh key, and then makes a call with it whose context ends meanwhile", c.Name)
 	count := func() (early, late, successes int) {
 		for _, r := range cuts {
 			if r.after >= quickest/2 {
 				continue
 			}
 			early++
-			if r.end.Sub(r.start) < quickest*3/4 {
-				continue // as soon as its context ended
+			if r.End.Sub(r.Start) < quickest*3/4 {
+				continue // it ended early, as soon as its context did
 			}
 			late++
-			if r.err == nil {
+			if r.Err == nil {
 				successes++
 			}
 		}
@@ -160,10 +152,10 @@ func checkNoLateSuccess(e *env) {
 			break
 		}
 		for _, op := range []string{"Acquire", "Extend", "Release"} {
-			key, token := e.key(), randomToken()
-			undisturbed := c.must(c.quietly("Acquire", key, token, long), true, "the key is fresh")
-			quickest = min(quickest, undisturbed.end.Sub(undisturbed.start))
-			ctx, cancel := context.WithCancel(e.ctx)
+			key, token := e.Key(), harness.RandomToken()
+			undisturbed := c.Must(c.Quietly("Acquire", key, token, harness.Long), true, "the key is fresh")
+			quickest = min(quickest, undisturbed.End.Sub(undisturbed.Start))
+			ctx, cancel := context.WithCancel(e.Ctx)
 			var ended time.Time
 			done := make(chan struct{})
 			go func() {
@@ -172,83 +164,83 @@ func checkNoLateSuccess(e *env) {
 				cancel()
 				ended = time.Now()
 			}()
-			r := c.send(ctx, call{client: c, op: op, key: key, token: token, ttl: asked(op, long)})
+			r := c.QuietlyContext(ctx, op, key, token, asked(op, harness.Long))
 			<-done
 			switch {
-			case r.err == nil && !r.ok:
-				c.must(r, true, c.name+" holds the lock; when its context has ended, the call is that error")
-			case r.err != nil && r.end.After(ended):
-				e.ended(ctx, r, "its context ended during the call")
+			case r.Err == nil && !r.OK:
+				c.Must(r, true, c.Name+" holds the lock; if the context has ended, the call returns its error")
+			case r.Err != nil && r.End.After(ended):
+				e.Ended(ctx, r, "its context ended during the call")
 			}
-			cuts = append(cuts, cut{r, ended.Sub(r.start)})
-			c.quietly("Release", key, token, 0)
+			cuts = append(cuts, cut{r, ended.Sub(r.Start)})
+			c.Quietly("Release", key, token, 0)
 		}
 	}
 	early, late, successes := count()
 	if early < enough {
-		e.inconclusive("of %s only %d had their context end in the first half of the %v that the quickest takes",
-			plural(len(cuts), "operation"), early, quickest)
+		e.Inconclusive("of %s, the contexts of only %d ended within the first half of %v, the time of the quickest",
+			harness.Plural(len(cuts), "operation"), early, quickest)
 	}
 	if late >= enough && successes > late/2 {
-		e.note("%s does operations, which take %v at least, and whose context ends in the first half of that", c.name, quickest)
-		e.fail("those that return well after that return the context's error",
+		e.Note("%s makes calls that take at least %v, and whose context ends within the first half of that", c.Name, quickest)
+		e.Fail("those that return well after their context has ended return its error",
 			fmt.Sprintf("%d of %d succeeded", successes, late))
 	}
 }
 
-func checkCancelledMidway(e *env) {
-	e.lanes(120, 3*time.Second, func() {
-		key, token := e.key(), e.token()
+func checkCancelDuringCall(e *harness.Env) {
+	e.Lanes(120, 3*time.Second, func() {
+		key, token := e.Key(), e.Token()
 		const ttl = 250 * time.Millisecond
-		ctx, cancel := context.WithTimeout(e.ctx, rand.N(1500*time.Microsecond))
+		ctx, cancel := context.WithTimeout(e.Ctx, rand.N(1500*time.Microsecond))
 		if rand.IntN(2) == 0 {
 			cancel()
-			ctx, cancel = context.WithCancel(e.ctx)
+			ctx, cancel = context.WithCancel(e.Ctx)
 			stop := time.AfterFunc(rand.N(1500*time.Microsecond), cancel)
 			defer stop.Stop()
 		}
 		defer cancel()
-		r := e.A.send(ctx, call{client: e.A, op: "Acquire", key: key, token: token, ttl: ttl})
+		r := e.A.QuietlyContext(ctx, "Acquire", key, token, ttl)
 		switch {
-		case r.err == nil:
-			e.A.must(r, true, "the key is fresh")
-		case !r.over(ctx):
-			e.A.must(r, true, "the key is fresh, and its context has not ended")
+		case r.Err == nil:
+			e.A.Must(r, true, "the key is fresh")
+		case !r.Over(ctx):
+			e.A.Must(r, true, "the key is fresh, and the context has not ended")
 		default:
-			e.ended(ctx, r, "its context ended during the call")
+			e.Ended(ctx, r, "its context ended during the call")
 		}
-		released := e.A.quietly("Release", key, token, 0)
-		if released.err != nil || !released.ok && r.err == nil && released.end.Before(r.until()) {
-			e.A.must(released, true, "its Acquire came to "+r.result())
+		released := e.A.Quietly("Release", key, token, 0)
+		if released.Err != nil || !released.OK && r.Err == nil && released.End.Before(r.Until()) {
+			e.A.Must(released, true, "its Acquire returned "+r.Result())
 		}
-		latest := released.end
-		if r.err != nil {
+		latest := released.End
+		if r.Err != nil {
 			latest = latest.Add(ttl)
 		}
-		e.note("A.Acquire(%s, %s, %v) under a context that ends about now = %s; A.Release = %s", e.short(key),
-			e.short(token), ttl, r.result(), released.result())
-		e.B.takesWhen(key, e.token(), long, released.start, latest, "A has released it, and an Acquire that was "+
-			"under way when its context ended holds it for nobody, for its ttl at most")
+		e.Note("A.Acquire(%s, %s, %v) with a context that ends during the call = %s; A.Release = %s", e.Short(key),
+			e.Short(token), ttl, r.Result(), released.Result())
+		e.B.TakesWhen(key, e.Token(), harness.Long, released.Start, latest, "A has released it; an Acquire that was "+
+			"under way when its context ended may hold it for at most its ttl")
 	})
 }
 
-func checkNothingLeft(e *env) {
+func checkNoLeak(e *harness.Env) {
 	const calls, few = 120, 60
-	e.note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
-	ctx, cancel := context.WithCancel(e.ctx)
+	e.Note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
+	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
-	e.spread(calls, func(int) {
-		key, token := e.key(), randomToken()
+	e.Spread(calls, func(int) {
+		key, token := e.Key(), harness.RandomToken()
 		for _, op := range []string{"Acquire", "Extend", "Release"} {
-			e.A.must(e.A.send(ctx, call{client: e.A, op: op, key: key, token: token, ttl: time.Hour}), true, "nobody else uses the key")
+			e.A.Must(e.A.QuietlyContext(ctx, op, key, token, time.Hour), true, "no other token uses the key")
 		}
-		e.A.must(e.A.send(ctx, call{client: e.A, op: "Acquire", key: key, token: token, ttl: time.Millisecond}), true, "it is free")
-		midway, cancel := context.WithTimeout(e.ctx, rand.N(time.Millisecond))
+		e.A.Must(e.A.QuietlyContext(ctx, "Acquire", key, token, time.Millisecond), true, "it is free")
+		midway, cancel := context.WithTimeout(e.Ctx, rand.N(time.Millisecond))
 		defer cancel()
-		e.A.send(midway, call{client: e.A, op: "Acquire", key: e.key(), token: token, ttl: time.Millisecond})
+		e.A.QuietlyContext(midway, "Acquire", e.Key(), token, time.Millisecond)
 	})
-	if n, stacks := e.settles(few, e.patience()+5*time.Second); n > few {
-		e.fail(fmt.Sprintf("at most some goroutines are left, of connections and the like (%d)", few),
-			fmt.Sprintf("%d goroutines are left that were started on the way:\n%s", n, stacks))
+	if n, stacks := e.Settles(few, e.Patience()+5*time.Second); n > few {
+		e.Fail(fmt.Sprintf("at most %d goroutines are left, for connections and the like", few),
+			fmt.Sprintf("%d goroutines that the calls started are left:\n%s", n, stacks))
 	}
 }

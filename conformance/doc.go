@@ -13,7 +13,7 @@
 //		})
 //	}
 //
-// Each check is a subtest with a name such as release/only-the-owner, and go test's -run chooses among them:
+// Each check is a subtest with a name such as release/owner-only, and go test's -run chooses among them:
 //
 //	go test -run 'TestConformance/release' .
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .

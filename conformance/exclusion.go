@@ -7,140 +7,134 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-const (
-	ruleExclusive = "C3 Never early: after Acquire returned true, no other token acquires before ttl has passed " +
-		"since that call started, unless this token releases."
-	ruleOutcomes = "C2 Three outcomes: true is done, false is certainly not (another token holds the lock), " +
-		"an error is unknown."
-	ruleOneAttempt = "C1 One attempt: no method waits for a holder, sleeps, or retries on contention."
-)
-
-// exclusionChecks are about who gets a lock. Those about names and tokens are in names.go.
-func exclusionChecks() []check {
-	return append(nameChecks(), []check{{
-		name: "exclusion/one-holder",
-		rule: ruleExclusive,
-		causes: "setting the key whether or not it is there (SET without NX), looking first and setting then " +
-			"(EXISTS, SET), a Locker that keeps its locks in this process, a release that does not free.",
-		run: checkOneHolder,
+// exclusionChecks are about who gets a lock.
+func exclusionChecks() []harness.Check {
+	return []harness.Check{{
+		Name:   "exclusion/one-holder",
+		Rules:  []string{c3NeverEarly},
+		Direct: true,
+		Causes: "setting the key whether or not it exists (SET without NX); looking first and setting then (EXISTS, SET); a " +
+			"Locker that keeps its locks in this process; a release that frees nothing.",
+		Run: checkOneHolder,
 	}, {
-		name:   "exclusion/owner-is-the-token",
-		rule:   "C2, C5: a lock belongs to the token that acquired it, not to a client, connection, host or process.",
-		causes: "comparing the owner by client, connection, host name or process id, or not at all.",
-		run:    checkOwnerIsToken,
+		Name:   "exclusion/owner-is-token",
+		Rules:  []string{c2Outcomes, c5SameToken},
+		Causes: "comparing the owner by client, connection, host name or process id, or not at all.",
+		Run:    checkOwnerIsToken,
 	}, {
-		name:   "exclusion/one-attempt",
-		rule:   ruleOneAttempt,
-		causes: "a retry loop inside Acquire. Waiting is the caller's: locker.Lock does it.",
-		run:    checkOneAttempt,
+		Name:   "exclusion/one-attempt",
+		Rules:  []string{c1OneAttempt},
+		Causes: "a retry loop inside Acquire. Waiting is left to the caller: locker.Lock does it.",
+		Run:    checkOneAttempt,
 	}, {
-		name:   "exclusion/one-winner-on-a-free-key",
-		rule:   ruleExclusive + " " + ruleOutcomes,
-		causes: "two steps where it must be one: looking whether the key is free, then taking it.",
-		run:    checkWinnerFree,
+		Name:   "exclusion/race-for-free-key",
+		Rules:  []string{c3NeverEarly, c2Outcomes},
+		Causes: "two steps where one is needed: looking whether the key is free, then taking it.",
+		Run:    checkRaceForFreeKey,
 	}, {
-		name: "exclusion/one-winner-on-an-expired-key",
-		rule: ruleExclusive + " " + ruleOutcomes,
-		causes: "a take-over of an expired key in two steps: deleting it and then setting it lets two in, and so " +
-			"does an unguarded GETSET.",
-		run: checkWinnerExpired,
+		Name:  "exclusion/race-for-expired-key",
+		Rules: []string{c3NeverEarly, c2Outcomes, c1OwnSteps},
+		Causes: "a takeover of an expired key in two steps: deleting it and then setting it lets two in, and so does an " +
+			"unguarded GETSET.",
+		Run: checkRaceForExpiredKey,
 	}, {
-		name:   "exclusion/no-lost-update",
-		rule:   ruleExclusive,
-		causes: "any hole in mutual exclusion: two workers were inside the lock together and one undid the other's work.",
-		run:    checkNoLostUpdate,
+		Name:   "exclusion/no-lost-update",
+		Rules:  []string{c3NeverEarly},
+		Causes: "any hole in mutual exclusion: two workers held the lock at the same time and one undid the other's work.",
+		Run:    checkNoLostUpdate,
 	}, {
-		name: "exclusion/refused-attempts-cost-nothing",
-		rule: "C3, C4, C6: only the token that holds the lock moves its expiry; an attempt that is refused " +
-			"changes nothing.",
-		causes: "an expiry that is set, in a step of its own, whether or not the acquisition came about (SETNX, then " +
-			"EXPIRE for losers too), or a value that a loser overwrites (GETSET); where expiry/never-early fails, too, a " +
-			"ttl rounded down.",
-		run: checkRefusedCostNothing,
-	}}...)
+		Name:  "exclusion/contender-no-effect",
+		Rules: []string{c3NeverEarly, c4Late, aAcquire},
+		Causes: "an expiry that is set, in a separate step, whether or not the acquisition succeeded (SETNX, then EXPIRE by " +
+			"losers as well); a value that a loser overwrites (GETSET); if expiry/never-early fails as well, a ttl that is " +
+			"rounded down.",
+		Run: checkContenderNoEffect,
+	}}
 }
 
-func checkOneHolder(e *env) {
-	key, t1, t2 := e.key(), e.token(), e.token()
-	e.A.takes(key, t1, long, "the key is fresh")
-	e.B.blocked(key, "A holds the lock")
-	e.C.blocked(key, "A holds the lock")
-	e.A.extends(key, t1, long, "two refused attempts of others have not changed that A holds the lock")
-	e.B.blocked(key, "A holds the lock, extended")
-	e.A.releases(key, t1, "A holds the lock")
-	e.B.takes(key, t2, long, "A has released it")
-	e.A.blocked(key, "B holds the lock")
-	e.A.blockedAs(key, t1, "B holds the lock, and A's token did once but does no more")
-	e.B.releases(key, t2, "B holds the lock")
-	e.C.takes(key, e.token(), long, "B has released it")
+func checkOneHolder(e *harness.Env) {
+	key, t1, t2 := e.Key(), e.Token(), e.Token()
+	e.A.Takes(key, t1, harness.Long, "the key is fresh")
+	e.B.Blocked(key, "A holds the lock")
+	e.C.Blocked(key, "A holds the lock")
+	e.A.Extends(key, t1, harness.Long, "A holds the lock; two refused attempts of others change nothing")
+	e.B.Blocked(key, "A holds the lock, extended")
+	e.A.Releases(key, t1, "A holds the lock")
+	e.B.Takes(key, t2, harness.Long, "A has released it")
+	e.A.Blocked(key, "B holds the lock")
+	e.A.BlockedAs(key, t1, "B holds the lock; A's token no longer does")
+	e.B.Releases(key, t2, "B holds the lock")
+	e.C.Takes(key, e.Token(), harness.Long, "B has released it")
 }
 
-func checkOwnerIsToken(e *env) {
-	key, t1, t2 := e.key(), e.token(), e.token()
-	e.A.takes(key, t1, long, "the key is fresh")
-	e.A.blockedAs(key, t2, "t1 holds the lock; that both are tokens of A does not matter")
-	e.A.cannotExtend(key, t2, long, "t1 holds the lock")
-	e.A.cannotRelease(key, t2, "t1 holds the lock")
-	e.A.extends(key, t1, long, "t1 holds the lock")
-	e.B.blocked(key, "t1 holds the lock")
-	e.A.releases(key, t1, "t1 holds the lock")
+func checkOwnerIsToken(e *harness.Env) {
+	key, t1, t2 := e.Key(), e.Token(), e.Token()
+	e.A.Takes(key, t1, harness.Long, "the key is fresh")
+	e.A.BlockedAs(key, t2, "t1 holds the lock; t2 is another token, although of the same client")
+	e.A.CannotExtend(key, t2, harness.Long, "t1 holds the lock")
+	e.A.CannotRelease(key, t2, "t1 holds the lock")
+	e.A.Extends(key, t1, harness.Long, "t1 holds the lock")
+	e.B.Blocked(key, "t1 holds the lock")
+	e.A.Releases(key, t1, "t1 holds the lock")
 }
 
-func checkOneAttempt(e *env) {
-	key := e.key()
-	e.A.takes(key, e.token(), long, "the key is fresh")
-	// The quickest of several, against the quickest of as many that need not wait, and once more if need be:
+func checkOneAttempt(e *harness.Env) {
+	key := e.Key()
+	e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
+	// The quickest of several is compared with the quickest of as many that need not wait, up to three times:
 	// a busy machine does not slow down all of them.
-	quickest := func(fn func() call) time.Duration {
+	quickest := func(fn func() harness.Call) time.Duration {
 		best := time.Duration(1<<63 - 1)
 		for range 5 {
 			r := fn()
-			best = min(best, r.end.Sub(r.start))
+			best = min(best, r.End.Sub(r.Start))
 		}
 		return best
 	}
 	var refused, limit time.Duration
 	for range 3 {
-		idle := quickest(func() call { return e.B.takes(e.key(), e.token(), long, "the key is fresh") })
-		refused = quickest(func() call { return e.B.blocked(key, "A holds the lock") })
+		idle := quickest(func() harness.Call { return e.B.Takes(e.Key(), e.Token(), harness.Long, "the key is fresh") })
+		refused = quickest(func() harness.Call { return e.B.Blocked(key, "A holds the lock") })
 		if limit = 20*idle + 40*time.Millisecond; refused <= limit {
 			return
 		}
 	}
-	e.fail(fmt.Sprintf("an attempt at a held lock comes back about as soon as one at a free lock: within %v", limit),
+	e.Fail(fmt.Sprintf("a refused Acquire returns about as soon as a successful one: within %v", limit),
 		fmt.Sprintf("the quickest of five took %v", refused))
 }
 
-// racers is how many goroutines, on three clients, compete for one key.
+// racers is how many goroutines, on three clients, compete for a key.
 const racers = 9
 
-// unknowns counts operations of unknown outcome where many compete. A Locker may report some, when the
-// value changed under it again and again, on a busy machine many; but not nearly always.
+// unknowns counts errors under contention. A Locker may return some when the value changed under it again and
+// again, and on a busy machine many, but not nearly always.
 type unknowns struct{ calls, errors atomic.Int64 }
 
-func (u *unknowns) saw(e *env, calls ...call) {
+func (u *unknowns) saw(e *harness.Env, calls ...harness.Call) {
 	for _, r := range calls {
 		n := u.calls.Add(1)
-		if r.err == nil {
+		if r.Err == nil {
 			continue
 		}
 		if errs := u.errors.Add(1); errs > 50 && errs*4 > 3*n {
-			e.fail("under contention true or false, and an error not nearly always",
-				fmt.Sprintf("%d errors in %d calls, the last one %s.%s = %s", errs, n, r.client.name, r.op, r.result()))
+			e.Fail("under contention, mostly true or false",
+				fmt.Sprintf("%d errors in %d calls, the last one %s.%s = %s", errs, n, r.Client.Name, r.Op, r.Result()))
 		}
 	}
 }
 
-func checkWinnerFree(e *env) {
-	e.note("again and again: %d goroutines on A, B and C, each with a token of its own, call Acquire on one free key at the "+
+func checkRaceForFreeKey(e *harness.Env) {
+	e.Note("repeatedly, %d goroutines on A, B and C, each with its own token, call Acquire for one free key at the "+
 		"same time; then the winner calls Release", racers)
 	var u unknowns
-	e.until(200, 3*time.Second, func() {
-		key := e.key()
-		calls := e.race(racers, func(i int) call {
-			return e.clients()[i%3].quietly("Acquire", key, randomToken(), long)
+	e.Until(200, 3*time.Second, func() {
+		key := e.Key()
+		calls := e.Race(racers, func(i int) harness.Call {
+			return e.Clients()[i%3].Quietly("Acquire", key, harness.RandomToken(), harness.Long)
 		})
 		u.saw(e, calls...)
 		oneWinner(e, key, calls)
@@ -148,127 +142,127 @@ func checkWinnerFree(e *env) {
 }
 
 // oneWinner checks that one of calls acquired key, and releases it.
-func oneWinner(e *env, key string, calls []call) {
-	var winners, errs []call
+func oneWinner(e *harness.Env, key string, calls []harness.Call) {
+	var winners, errs []harness.Call
 	for _, r := range calls {
 		switch {
-		case r.err != nil:
+		case r.Err != nil:
 			errs = append(errs, r)
-		case r.ok:
+		case r.OK:
 			winners = append(winners, r)
 		}
 	}
 	switch {
 	case len(winners) > 1:
-		e.fail("one of them has it", fmt.Sprintf("%d have it: %s", len(winners), describe(winners)))
+		e.Fail("one of them acquires it", fmt.Sprintf("%d acquired it: %s", len(winners), describe(winners)))
 	case len(winners) == 0 && len(errs) == 0:
-		e.fail("one of them has it: false says that another token holds the lock", "all were refused")
+		e.Fail("one of them acquires it: false means that another token holds the lock", "all were refused")
 	}
 	for _, r := range winners {
-		r.client.must(r.client.quietly("Release", key, r.token, 0), true, "it has won the race for the lock")
+		r.Client.Must(r.Client.Quietly("Release", key, r.Token, 0), true, "it has acquired the lock")
 	}
 	for _, r := range errs {
-		r.client.quietly("Release", key, r.token, 0)
+		r.Client.Quietly("Release", key, r.Token, 0)
 	}
 }
 
-func describe(calls []call) string {
+func describe(calls []harness.Call) string {
 	var b []byte
 	for i, r := range calls {
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = fmt.Appendf(b, "%s from %s to %s", r.client.name, r.client.e.at(r.start), r.client.e.at(r.end))
+		b = fmt.Appendf(b, "%s from %s to %s", r.Client.Name, r.Client.Env.At(r.Start), r.Client.Env.At(r.End))
 	}
 	return string(b)
 }
 
-// expire lets a lock of a fresh key expire while racers compete for it, and returns the calls that won and
+// raceForExpired lets a lock expire while racers compete for it, and returns the calls that acquired it and
 // those that were refused after that.
-func raceForExpired(e *env, u *unknowns) (key string, won, lost []call) {
-	key = e.key()
-	held := e.A.must(e.A.quietly("Acquire", key, randomToken(), time.Millisecond), true, "the key is fresh")
-	latest := held.end.Add(held.ttl)
+func raceForExpired(e *harness.Env, u *unknowns) (key string, won, lost []harness.Call) {
+	key = e.Key()
+	held := e.A.Must(e.A.Quietly("Acquire", key, harness.RandomToken(), time.Millisecond), true, "the key is fresh")
+	latest := held.End.Add(held.TTL)
 	var mu sync.Mutex
 	var over atomic.Bool
-	e.each(racers, func(i int) {
-		c, token := e.clients()[i%3], randomToken()
-		e.sleepUntil(held.until().Add(-500 * time.Microsecond))
-		for ; ; e.near(held.until()) {
-			r := c.quietly("Acquire", key, token, long)
+	e.Each(racers, func(i int) {
+		c, token := e.Clients()[i%3], harness.RandomToken()
+		e.SleepUntil(held.Until().Add(-500 * time.Microsecond))
+		for ; ; e.Near(held.Until()) {
+			r := c.Quietly("Acquire", key, token, harness.Long)
 			u.saw(e, r)
-			if r.ok || over.Load() || r.err != nil && time.Since(latest) > e.slack() {
+			if r.OK || over.Load() || r.Err != nil && time.Since(latest) > e.Slack() {
 				over.Store(true)
 				mu.Lock()
 				defer mu.Unlock()
-				if r.ok {
+				if r.OK {
 					won = append(won, r)
-				} else if r.err == nil {
+				} else if r.Err == nil {
 					lost = append(lost, r)
 				}
 				return
 			}
-			if r.start.After(latest.Add(e.slack())) {
-				e.show(held)
-				e.failLate(e.check.causes, "", fmt.Sprintf("the key is free for others, with all patience, at %s", e.at(latest.Add(e.slack()))),
-					fmt.Sprintf("%s was still refused at %s", c.name, e.at(r.start)))
+			if r.Start.After(latest.Add(e.Slack())) {
+				e.Show(held)
+				e.FailLate(e.Check.Causes, "", fmt.Sprintf("the key is free at %s, even on a slow machine", e.At(latest.Add(e.Slack()))),
+					fmt.Sprintf("%s was still refused at %s", c.Name, e.At(r.Start)))
 			}
 		}
 	})
 	return key, won, lost
 }
 
-func checkWinnerExpired(e *env) {
-	e.note("again and again: A acquires a key for a millisecond; then %d goroutines on A, B and C, each with a token of its "+
-		"own, call Acquire until one has it", racers)
+func checkRaceForExpiredKey(e *harness.Env) {
+	e.Note("repeatedly, A acquires a key for a millisecond; then %d goroutines on A, B and C, each with its own token, "+
+		"call Acquire until one has acquired it", racers)
 	var u unknowns
-	e.lanes(160, 4*time.Second, func() {
+	e.Lanes(160, 4*time.Second, func() {
 		key, won, _ := raceForExpired(e, &u)
 		if len(won) > 1 {
-			e.fail("one of them takes it over, for ten minutes",
-				fmt.Sprintf("%d have it: %s", len(won), describe(won)))
+			e.Fail("one of them acquires it, for ten minutes",
+				fmt.Sprintf("%d acquired it: %s", len(won), describe(won)))
 		}
 		for _, r := range won {
-			r.client.quietly("Release", key, r.token, 0)
+			r.Client.Quietly("Release", key, r.Token, 0)
 		}
 	})
 }
 
-func checkNoLostUpdate(e *env) {
+func checkNoLostUpdate(e *harness.Env) {
 	const keys, perClient = 3, 4
-	e.note("%d goroutines on A, B and C add to %d counters, each under a lock of its own", 3*perClient, keys)
+	e.Note("%d goroutines on A, B and C add to %d counters, each protected by its own lock", 3*perClient, keys)
 	type counter struct {
 		key   string
-		value atomic.Int64 // read and written in two steps: the lock has to make them one
+		value atomic.Int64 // read and written in two steps, which the lock must make one
 		added atomic.Int64
 	}
 	var counters [keys]counter
 	for i := range counters {
-		counters[i].key = e.key()
+		counters[i].key = e.Key()
 	}
 	var u unknowns
 	deadline := time.Now().Add(2500 * time.Millisecond)
-	e.each(3*perClient, func(i int) {
-		c := e.clients()[i%3]
+	e.Each(3*perClient, func(i int) {
+		c := e.Clients()[i%3]
 		for n := i; n < i+40 && (n == i || time.Now().Before(deadline)); {
-			k, token := &counters[n%keys], randomToken()
-			r := c.quietly("Acquire", k.key, token, long)
+			k, token := &counters[n%keys], harness.RandomToken()
+			r := c.Quietly("Acquire", k.key, token, harness.Long)
 			u.saw(e, r)
-			if !r.ok {
-				if r.err != nil {
-					c.quietly("Release", k.key, token, 0)
+			if !r.OK {
+				if r.Err != nil {
+					c.Quietly("Release", k.key, token, 0)
 				}
-				if time.Now().After(deadline.Add(e.patience())) {
+				if time.Now().After(deadline.Add(e.Patience())) {
 					return
 				}
-				e.sleep(rand.N(4 * time.Millisecond))
+				e.Sleep(rand.N(4 * time.Millisecond))
 				continue
 			}
 			v := k.value.Load()
 			runtime.Gosched()
 			k.value.Store(v + 1)
 			k.added.Add(1)
-			c.must(c.quietly("Release", k.key, token, 0), true, "it holds the lock")
+			c.Must(c.Quietly("Release", k.key, token, 0), true, "it holds the lock")
 			n++
 		}
 	})
@@ -276,41 +270,41 @@ func checkNoLostUpdate(e *env) {
 	for i := range counters {
 		value, added := counters[i].value.Load(), counters[i].added.Load()
 		if value != added {
-			e.fail(fmt.Sprintf("counter %d, after %d additions, is at %d", i+1, added, added),
-				fmt.Sprintf("it is at %d", value))
+			e.Fail(fmt.Sprintf("counter %d is %d after %d additions", i+1, added, added),
+				fmt.Sprintf("it is %d", value))
 		}
 		total += added
 	}
 	if total == 0 {
-		e.fail("they get the locks in turn", "nobody has got one")
+		e.Fail("they acquire the locks in turn", "no goroutine has acquired one")
 	}
 }
 
-func checkRefusedCostNothing(e *env) {
-	lasting, t2 := e.key(), e.token()
-	e.A.takes(lasting, t2, long, "the key is fresh")
+func checkContenderNoEffect(e *harness.Env) {
+	lasting, t2 := e.Key(), e.Token()
+	e.A.Takes(lasting, t2, harness.Long, "the key is fresh")
 	tries := []time.Duration{time.Millisecond, time.Hour, time.Second}
-	thief := e.token()
-	var held call
-	e.inTime("B is refused a lock of some seconds again and again", func(scale time.Duration) (inTime bool) {
-		brief, ttl := e.key(), scale*1500*time.Millisecond
-		held = e.A.takes(brief, e.token(), ttl, "the key is fresh")
+	thief := e.Token()
+	var held harness.Call
+	e.InTime("B is refused a lock of some seconds repeatedly", func(scale time.Duration) (inTime bool) {
+		brief, ttl := e.Key(), scale*1500*time.Millisecond
+		held = e.A.Takes(brief, e.Token(), ttl, "the key is fresh")
 		inTime = true
-		e.until(100, time.Second, func() {
+		e.Until(100, time.Second, func() {
 			for _, other := range tries {
-				e.B.must(e.B.acquire(lasting, thief, other), false, "A holds the lock for ten minutes")
-				if r := e.B.acquire(brief, thief, other); inTime && (r.ok || r.err != nil) {
-					e.B.must(r, r.ok && !r.end.Before(held.until()), fmt.Sprintf("A holds the lock for %v", ttl))
-					e.B.release(brief, thief)
+				e.B.Must(e.B.Acquire(lasting, thief, other), false, "A holds the lock for ten minutes")
+				if r := e.B.Acquire(brief, thief, other); inTime && (r.OK || r.Err != nil) {
+					e.B.Must(r, r.OK && !r.End.Before(held.Until()), fmt.Sprintf("A holds the lock for %v", ttl))
+					e.B.Release(brief, thief)
 					inTime = false
 				}
 			}
 		})
 		return inTime
 	})
-	e.sleep(5 * time.Millisecond)
-	e.B.blockedAs(lasting, thief, "A holds the lock for ten minutes, whatever ttl others tried it with")
-	e.A.extends(lasting, t2, long, "A holds the lock")
-	e.A.releases(lasting, t2, "A holds the lock")
-	e.C.takesOver(held, e.token(), long)
+	e.Sleep(5 * time.Millisecond)
+	e.B.BlockedAs(lasting, thief, "A holds the lock for ten minutes, whatever ttl others asked for")
+	e.A.Extends(lasting, t2, harness.Long, "A holds the lock")
+	e.A.Releases(lasting, t2, "A holds the lock")
+	e.C.TakesOver(held, e.Token(), harness.Long)
 }

@@ -5,193 +5,195 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-const ruleExtend = "C6 Extend only when the token holds the lock; it replaces the remaining time (longer or shorter), " +
-	"never adds to it, never re-creates a lock that is gone."
-
-func extendChecks() []check {
-	return []check{{
-		name:   "extend/longer",
-		rule:   ruleExtend,
-		causes: "an Extend that reports true and does nothing, or one whose ttl is rounded down.",
-		run: func(e *env) {
-			e.inTime("A extends a lock of less than a second", func(scale time.Duration) bool {
-				key, token := e.key(), e.token()
-				shorter := e.A.takes(key, token, scale*700*time.Millisecond, "the key is fresh")
-				held := e.A.extend(key, token, scale*2100*time.Millisecond)
-				if held.err == nil && !held.ok && !held.end.Before(shorter.until()) {
+func extendChecks() []harness.Check {
+	return []harness.Check{{
+		Name:   "extend/longer",
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that returns true and does nothing, or whose ttl is rounded down.",
+		Run: func(e *harness.Env) {
+			e.InTime("A extends a lock of less than a second", func(scale time.Duration) bool {
+				key, token := e.Key(), e.Token()
+				shorter := e.A.Takes(key, token, scale*700*time.Millisecond, "the key is fresh")
+				held := e.A.Extend(key, token, scale*2100*time.Millisecond)
+				if held.Err == nil && !held.OK && !held.End.Before(shorter.Until()) {
 					return false
 				}
-				e.A.must(held, true, "A holds the lock")
-				e.B.takesOver(held, e.token(), long)
+				e.A.Must(held, true, "A holds the lock")
+				e.B.TakesOver(held, e.Token(), harness.Long)
 				return true
 			})
 		},
 	}, {
-		name:   "extend/shorter",
-		rule:   ruleExtend,
-		causes: "an Extend that leaves the longer one of two times in place, or adds to it.",
-		run: func(e *env) {
-			key, token := e.key(), e.token()
-			e.A.takes(key, token, long, "the key is fresh")
-			held := e.A.extends(key, token, 600*time.Millisecond, "A holds the lock")
-			e.B.takesOver(held, e.token(), long)
+		Name:   "extend/shorter",
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that keeps the longer of the two times, or adds to it.",
+		Run: func(e *harness.Env) {
+			key, token := e.Key(), e.Token()
+			e.A.Takes(key, token, harness.Long, "the key is fresh")
+			held := e.A.Extends(key, token, 600*time.Millisecond, "A holds the lock")
+			e.B.TakesOver(held, e.Token(), harness.Long)
 		},
 	}, {
-		name:   "extend/replaces",
-		rule:   ruleExtend,
-		causes: "an Extend that adds its ttl to what remains.",
-		run: func(e *env) {
-			e.inTime("A extends a lock of three seconds twenty times", func(scale time.Duration) bool {
-				key, token, ttl := e.key(), e.token(), scale*3*time.Second
-				held := e.A.takes(key, token, ttl, "the key is fresh")
+		Name:   "extend/replaces",
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that adds its ttl to what remains.",
+		Run: func(e *harness.Env) {
+			e.InTime("A extends a lock of three seconds twenty times", func(scale time.Duration) bool {
+				key, token, ttl := e.Key(), e.Token(), scale*3*time.Second
+				held := e.A.Takes(key, token, ttl, "the key is fresh")
 				for range 20 {
-					next := e.A.extend(key, token, ttl)
-					if next.err == nil && !next.ok && !next.end.Before(held.until()) {
+					next := e.A.Extend(key, token, ttl)
+					if next.Err == nil && !next.OK && !next.End.Before(held.Until()) {
 						return false
 					}
-					held = e.A.must(next, true, "A holds the lock")
+					held = e.A.Must(next, true, "A holds the lock")
 				}
-				e.B.takesOver(held, e.token(), long)
+				e.B.TakesOver(held, e.Token(), harness.Long)
 				return true
 			})
 		},
 	}, {
-		name:   "extend/keeps-alive",
-		rule:   ruleNotEarly,
-		causes: "an Extend that does not move the expiry, or moves it to somewhere before its ttl.",
-		run:    checkKeepsAlive,
+		Name:   "extend/keep-alive",
+		Rules:  []string{c3NeverEarly},
+		Causes: "an Extend that does not move the expiry, or moves it too little.",
+		Run:    checkKeepsAlive,
 	}, {
-		name:   "extend/after-release",
-		rule:   ruleExtend,
-		causes: "an Extend that sets the key whether or not it is there, or acquires a lock that is free.",
-		run: func(e *env) {
-			key, token := e.key(), e.token()
-			e.A.cannotExtend(key, token, long, "nobody holds the lock")
-			e.A.takes(key, token, long, "the key is fresh; an Extend that was refused has not created the lock")
-			e.A.releases(key, token, "A holds the lock")
-			e.A.cannotExtend(key, token, long, "A has released it")
-			e.B.takes(key, e.token(), long, "it is free; an Extend that was refused has not re-created the lock")
+		Name:   "extend/after-release",
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that sets the key whether or not it is there, or acquires a lock that is free.",
+		Run: func(e *harness.Env) {
+			key, token := e.Key(), e.Token()
+			e.A.CannotExtend(key, token, harness.Long, "the key is free")
+			e.A.Takes(key, token, harness.Long, "the key is free; a refused Extend does not create a lock")
+			e.A.Releases(key, token, "A holds the lock")
+			e.A.CannotExtend(key, token, harness.Long, "A has released it")
+			e.B.Takes(key, e.Token(), harness.Long, "it is free; a refused Extend does not re-create a lock")
 		},
 	}, {
-		name:   "extend/after-expiry",
-		rule:   ruleExtend,
-		causes: "an Extend that re-creates or re-acquires a lock which has expired meanwhile and nobody has taken.",
-		run: func(e *env) {
+		Name:   "extend/after-expiry",
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that re-creates or re-acquires a lock that has expired and is free.",
+		Run: func(e *harness.Env) {
 			var key string
-			afterExpiry(e, func(held call) call {
-				key = held.key
-				return e.A.extend(held.key, held.token, long)
+			afterExpiry(e, func(held harness.Call) harness.Call {
+				key = held.Key
+				return e.A.Extend(held.Key, held.Token, harness.Long)
 			})
-			e.B.takes(key, e.token(), long, "it is free; an Extend that was refused has not re-created the lock")
+			e.B.Takes(key, e.Token(), harness.Long, "it is free; a refused Extend does not re-create a lock")
 		},
 	}, {
-		name:   "extend/after-takeover",
-		rule:   ruleExtend,
-		causes: "an Extend that moves the key's expiry whoever holds it (a bare EXPIRE), or takes the lock back.",
-		run: func(e *env) {
-			key, t1 := e.key(), e.token()
-			first := e.A.takes(key, t1, 50*time.Millisecond, "the key is fresh")
-			second := e.B.takesOver(first, e.token(), 2*time.Second)
-			for _, ttl := range []time.Duration{10 * long, time.Millisecond} {
-				if r := e.A.extend(key, t1, ttl); r.ok || r.err != nil {
-					e.A.must(r, false, "its time is up and B has taken the lock over")
+		Name:   "extend/after-takeover",
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that moves the expiry of whatever lock is there (a bare EXPIRE), or takes the lock back.",
+		Run: func(e *harness.Env) {
+			key, t1 := e.Key(), e.Token()
+			first := e.A.Takes(key, t1, 50*time.Millisecond, "the key is fresh")
+			second := e.B.TakesOver(first, e.Token(), 2*time.Second)
+			for _, ttl := range []time.Duration{10 * harness.Long, time.Millisecond} {
+				if r := e.A.Extend(key, t1, ttl); r.OK || r.Err != nil {
+					e.A.Must(r, false, "its lock has expired, and B has taken it over")
 				}
 			}
-			e.C.takesOver(second, e.token(), long)
+			e.C.TakesOver(second, e.Token(), harness.Long)
 		},
 	}, {
-		name:   "extend/only-the-owner",
-		rule:   ruleExtend,
-		causes: "an Extend that does not compare the token: a bare EXPIRE, SET with XX.",
-		run: func(e *env) {
-			key, short, t1, t2 := e.key(), e.key(), e.token(), e.token()
-			e.A.takes(key, t1, long, "the key is fresh")
-			held := e.A.takes(short, t2, 1200*time.Millisecond, "the key is fresh")
-			for _, c := range e.clients() {
-				c.cannotExtend(key, e.token(), time.Millisecond, "t1 holds the lock")
-				c.cannotExtend(short, e.token(), long, "t2 holds the lock")
+		Name:   "extend/owner-only",
+		Direct: true,
+		Rules:  []string{c6Extend, c6Replaces},
+		Causes: "an Extend that does not compare the token: a bare EXPIRE, SET with XX.",
+		Run: func(e *harness.Env) {
+			key, short, t1, t2 := e.Key(), e.Key(), e.Token(), e.Token()
+			e.A.Takes(key, t1, harness.Long, "the key is fresh")
+			held := e.A.Takes(short, t2, 1200*time.Millisecond, "the key is fresh")
+			for _, c := range e.Clients() {
+				c.CannotExtend(key, e.Token(), time.Millisecond, "t1 holds the lock")
+				c.CannotExtend(short, e.Token(), harness.Long, "t2 holds the lock")
 			}
-			e.sleep(5 * time.Millisecond)
-			e.B.blocked(key, "A holds the lock for ten minutes, and an Extend that was refused has not cut it short")
-			e.A.extends(key, t1, long, "A holds the lock")
-			e.A.releases(key, t1, "A holds the lock")
-			e.C.takesOver(held, e.token(), long)
+			e.Sleep(5 * time.Millisecond)
+			e.B.Blocked(key, "A holds the lock for ten minutes; a refused Extend does not shorten that")
+			e.A.Extends(key, t1, harness.Long, "A holds the lock")
+			e.A.Releases(key, t1, "A holds the lock")
+			e.C.TakesOver(held, e.Token(), harness.Long)
 		},
 	}, {
-		name: "extend/atomic",
-		rule: ruleExtend + " That the token holds the lock and the new time are one step.",
-		causes: "reading the owner, comparing it, and extending in a step of its own: in between the lock expires and " +
-			"another takes it.",
-		run: func(e *env) {
-			raceExpiry(e, func(held call) call { return e.A.quietly("Extend", held.key, held.token, 30*time.Millisecond) })
+		Name:  "extend/atomic",
+		Rules: []string{c6Extend, c6Replaces},
+		Causes: "reading the owner, comparing it, and extending in a separate step: between them the lock expires and another " +
+			"token takes it.",
+		Run: func(e *harness.Env) {
+			raceExpiry(e, func(held harness.Call) harness.Call {
+				return e.A.Quietly("Extend", held.Key, held.Token, 30*time.Millisecond)
+			})
 		},
 	}}
 }
 
-func checkKeepsAlive(e *env) {
-	e.inTime("A keeps a lock alive", func(scale time.Duration) bool {
+func checkKeepsAlive(e *harness.Env) {
+	e.InTime("A keeps a lock alive", func(scale time.Duration) bool {
 		ttl, every := scale*1200*time.Millisecond, 300*time.Millisecond
-		key, token, other := e.key(), e.token(), e.token()
-		held := e.A.takes(key, token, ttl, "the key is fresh")
-		for end := held.start.Add(5 * ttl / 2); held.start.Before(end); {
-			e.sleepUntil(held.start.Add(every))
-			r := e.B.acquire(key, other, blockedTTL)
-			if r.ok && !r.end.Before(held.until()) {
+		key, token, other := e.Key(), e.Token(), e.Token()
+		held := e.A.Takes(key, token, ttl, "the key is fresh")
+		for end := held.Start.Add(5 * ttl / 2); held.Start.Before(end); {
+			e.SleepUntil(held.Start.Add(every))
+			r := e.B.Acquire(key, other, harness.BlockedTTL)
+			if r.OK && !r.End.Before(held.Until()) {
 				return false
 			}
-			e.B.must(r, false, fmt.Sprintf("A extended the lock by %v at %s", ttl, e.at(held.start)))
-			next := e.A.extend(key, token, ttl)
-			if next.err == nil && !next.ok && !next.end.Before(held.until()) {
+			e.B.Must(r, false, fmt.Sprintf("A extended the lock by %v at %s", ttl, e.At(held.Start)))
+			next := e.A.Extend(key, token, ttl)
+			if next.Err == nil && !next.OK && !next.End.Before(held.Until()) {
 				return false
 			}
-			held = e.A.must(next, true, "A holds the lock")
+			held = e.A.Must(next, true, "A holds the lock")
 		}
-		e.B.takesOver(held, other, long)
+		e.B.TakesOver(held, other, harness.Long)
 		return true
 	})
 }
 
-// afterExpiry lets a lock expire that nobody else takes, and checks that op is false then. Lateness is
-// allowed for by waiting longer, a few times, and no longer than need be.
-func afterExpiry(e *env, op func(held call) call) {
+// afterExpiry lets a lock expire that no other token takes, and checks that op then returns false. Since an
+// expiry may be late, it tries again after longer times.
+func afterExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
 	for _, extra := range []time.Duration{20 * time.Millisecond, 500 * time.Millisecond, 0} {
-		held := e.A.takes(e.key(), e.token(), 30*time.Millisecond, "the key is fresh")
-		wait := e.granularity() + extra
+		held := e.A.Takes(e.Key(), e.Token(), 30*time.Millisecond, "the key is fresh")
+		wait := e.Granularity() + extra
 		if extra == 0 {
-			wait = e.slack()
+			wait = e.Slack()
 		}
-		e.sleepUntil(held.end.Add(held.ttl + wait))
+		e.SleepUntil(held.End.Add(held.TTL + wait))
 		r := op(held)
-		if r.err != nil || !r.ok || extra == 0 {
-			e.A.must(r, false, fmt.Sprintf("the lock was acquired for %v, and that was over %v ago", held.ttl,
-				r.start.Sub(held.end.Add(held.ttl)).Round(time.Millisecond)))
+		if r.Err != nil || !r.OK || extra == 0 {
+			e.A.Must(r, false, fmt.Sprintf("the lock was acquired for %v, and expired %v ago", held.TTL,
+				r.Start.Sub(held.End.Add(held.TTL)).Round(time.Millisecond)))
 			return
 		}
 	}
 }
 
-// raceExpiry lets locks expire while their holder does op and another takes them over, again and again: what
-// the other has taken over stays its own, whatever became of op.
-func raceExpiry(e *env, op func(held call) call) {
-	// How long before the expiry op is started. It finds its way to where op is in time as often as not, on a
-	// machine and a backend of any speed.
+// raceExpiry lets locks expire while their holder does op and another token takes them over. The other token must
+// keep what it has taken over, whatever op returned.
+func raceExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
+	// How long before the expiry op starts. It adapts until op is in time about every other time, on a machine and
+	// a backend of any speed.
 	var lead atomic.Int64
 	lead.Store(int64(time.Millisecond))
-	e.note("again and again: A acquires a key for some milliseconds; about when it expires, A does something more with it, " +
-		"while B calls Acquire until it has it; the last time:")
-	e.lanes(240, 5*time.Second, func() {
-		key, lead0 := e.key(), time.Duration(lead.Load())
+	e.Note("repeatedly, A acquires a key for some milliseconds; about when it expires, A makes another call, while B calls " +
+		"Acquire until it has acquired it; the last time:")
+	e.Lanes(240, 5*time.Second, func() {
+		key, lead0 := e.Key(), time.Duration(lead.Load())
 		ttl := lead0 + 2*time.Millisecond + rand.N(4*time.Millisecond)
-		held := e.A.must(e.A.quietly("Acquire", key, randomToken(), ttl), true, "the key is fresh")
-		at := held.until().Add(-lead0/2 - rand.N(lead0))
-		var done, next call
-		e.each(2, func(i int) {
+		held := e.A.Must(e.A.Quietly("Acquire", key, harness.RandomToken(), ttl), true, "the key is fresh")
+		at := held.Until().Add(-lead0/2 - rand.N(lead0))
+		var done, next harness.Call
+		e.Each(2, func(i int) {
 			if i == 0 {
-				e.sleepUntil(at)
+				e.SleepUntil(at)
 				done = op(held)
-				if done.ok {
+				if done.OK {
 					lead0 -= lead0 / 8
 				} else {
 					lead0 += lead0 / 8
@@ -199,41 +201,41 @@ func raceExpiry(e *env, op func(held call) call) {
 				lead.Store(int64(min(max(lead0, 200*time.Microsecond), 50*time.Millisecond)))
 				return
 			}
-			token, patience := randomToken(), e.slack()
-			e.sleepUntil(held.until().Add(-time.Millisecond))
-			for ; ; e.near(held.until()) {
-				next = e.B.quietly("Acquire", key, token, long)
-				if next.ok || next.err != nil || next.start.After(held.until().Add(30*time.Millisecond+patience)) {
+			token, patience := harness.RandomToken(), e.Slack()
+			e.SleepUntil(held.Until().Add(-time.Millisecond))
+			for ; ; e.Near(held.Until()) {
+				next = e.B.Quietly("Acquire", key, token, harness.Long)
+				if next.OK || next.Err != nil || next.Start.After(held.Until().Add(30*time.Millisecond+patience)) {
 					return
 				}
 			}
 		})
-		if done.err != nil {
-			e.A.must(done, false, "the lock has just expired, or is just about to")
+		if done.Err != nil {
+			e.A.Must(done, false, "the lock has just expired, or is about to")
 		}
-		e.B.must(next, true, "A's time was up, with all patience")
-		stays := fmt.Sprintf("B has it for ten minutes, and A's %s, which came to %s, cannot change that", done.op, done.result())
+		e.B.Must(next, true, "A's lock has expired, even on a slow machine")
+		stays := fmt.Sprintf("B holds it for ten minutes; A's %s, which returned %s, cannot change that", done.Op, done.Result())
 		show := func() {
-			for _, r := range []call{held, done, next} {
-				e.show(r)
+			for _, r := range []harness.Call{held, done, next} {
+				e.Show(r)
 			}
 		}
-		if r := e.C.quietly("Acquire", key, randomToken(), blockedTTL); r.ok || r.err != nil {
+		if r := e.C.Quietly("Acquire", key, harness.RandomToken(), harness.BlockedTTL); r.OK || r.Err != nil {
 			show()
-			e.C.must(r, false, stays)
+			e.C.Must(r, false, stays)
 		}
-		if done.op == "Extend" && done.ok && next.end.Before(done.until()) {
+		if done.Op == "Extend" && done.OK && next.End.Before(done.Until()) {
 			show()
-			e.fail("since Extend said true, B waits for another "+done.ttl.String(),
-				fmt.Sprintf("B had it %v after the Extend was started", next.end.Sub(done.start)))
+			e.Fail("Extend returned true, so no other token acquires the lock for another "+done.TTL.String(),
+				fmt.Sprintf("B had it %v after the Extend started", next.End.Sub(done.Start)))
 		}
-		if r := e.B.quietly("Extend", key, next.token, long); r.err != nil || !r.ok {
+		if r := e.B.Quietly("Extend", key, next.Token, harness.Long); r.Err != nil || !r.OK {
 			show()
-			e.B.must(r, true, stays)
+			e.B.Must(r, true, stays)
 		}
-		if r := e.B.quietly("Release", key, next.token, 0); r.err != nil || !r.ok {
+		if r := e.B.Quietly("Release", key, next.Token, 0); r.Err != nil || !r.OK {
 			show()
-			e.B.must(r, true, stays)
+			e.B.Must(r, true, stays)
 		}
 	})
 }

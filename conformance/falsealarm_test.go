@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/mutants"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -19,7 +21,9 @@ import (
 
 func TestNoFalseAlarmSlow(t *testing.T) {
 	t.Parallel()
-	Run(t, fakes(func(f *fake) { slowly(f, fixed(15*time.Millisecond), fixed(15*time.Millisecond)) }))
+	run(t, mutants.Fakes(func(f *mutants.Fake) {
+		mutants.Slowly(f, mutants.Fixed(15*time.Millisecond), mutants.Fixed(15*time.Millisecond))
+	}))
 }
 
 func TestNoFalseAlarmJitter(t *testing.T) {
@@ -30,89 +34,51 @@ func TestNoFalseAlarmJitter(t *testing.T) {
 		}
 		return rand.N(5 * time.Millisecond)
 	}
-	Run(t, fakes(func(f *fake) { slowly(f, jitter, jitter) }))
+	run(t, mutants.Fakes(func(f *mutants.Fake) { mutants.Slowly(f, jitter, jitter) }))
 }
 
 // One that counts in whole seconds of its own, as memcached does: rounded up, and one more because the
 // current second has begun already.
 func TestNoFalseAlarmWholeSeconds(t *testing.T) {
 	t.Parallel()
-	c := fakes(func(f *fake) {
-		f.timed(func(ttl time.Duration) time.Duration {
+	c := mutants.Fakes(func(f *mutants.Fake) {
+		f.Timed(func(ttl time.Duration) time.Duration {
 			if ttl > 30*24*time.Hour {
 				return ttl
 			}
 			now := time.Now()
 			return (ttl + time.Second - 1).Truncate(time.Second) + time.Second - now.Sub(now.Truncate(time.Second))
 		})
-		f.wait = nil // whose deadline would be wrong
+		f.OnWait = nil // whose deadline would be wrong
 	})
 	lockers := c.New
 	c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
 	c.Granularity = 2 * time.Second
-	Run(t, c)
+	run(t, c)
 }
 
 // One on a backend that can only compare and swap: under contention it tries three times, and then does not
 // know.
 func TestNoFalseAlarmCompareAndSwap(t *testing.T) {
 	t.Parallel()
-	c := fakes(func(f *fake) {
-		change := func(ctx context.Context, key string, decide func(it item, ok bool) (item, bool)) (bool, error) {
-			if err := ctx.Err(); err != nil {
-				return false, err
-			}
-			for range 3 {
-				old, ok := f.get(key)
-				next, do := decide(old, ok)
-				if !do {
-					return false, nil
-				}
-				runtime.Gosched()
-				f.mu.Lock()
-				now, still := f.live(key)
-				done := now == old && still == ok
-				if done {
-					f.items[key] = next
-				}
-				f.mu.Unlock()
-				if done {
-					return true, nil
-				}
-			}
-			return false, errors.New("changed again and again")
-		}
-		f.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-			return change(ctx, key, func(it item, ok bool) (item, bool) {
-				return item{token, time.Now().Add(ttl)}, !ok || it.token == token
-			})
-		}
-		f.extend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-			return change(ctx, key, func(it item, ok bool) (item, bool) {
-				return item{token, time.Now().Add(ttl)}, ok && it.token == token
-			})
-		}
-		f.release = func(ctx context.Context, key, token string) (bool, error) {
-			return change(ctx, key, func(it item, ok bool) (item, bool) { return item{}, ok && it.token == token })
-		}
-	})
+	c := mutants.Fakes(mutants.CompareAndSwap)
 	lockers := c.New
 	c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
-	Run(t, c)
+	run(t, c)
 }
 
 // One that cannot express long times and says so.
 func TestNoFalseAlarmShortTimesOnly(t *testing.T) {
 	t.Parallel()
-	Run(t, fakes(func(f *fake) {
-		acquire, extend := f.acquire, f.extend
-		f.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	run(t, mutants.Fakes(func(f *mutants.Fake) {
+		acquire, extend := f.OnAcquire, f.OnExtend
+		f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 			if ttl > 7*24*time.Hour {
 				return false, fmt.Errorf("acquire: %w", locker.ErrInvalidTTL)
 			}
 			return acquire(ctx, key, token, ttl)
 		}
-		f.extend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		f.OnExtend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 			if ttl > 7*24*time.Hour {
 				return false, fmt.Errorf("extend: %w", locker.ErrInvalidTTL)
 			}
@@ -136,13 +102,13 @@ func TestNoFalseAlarmBusyCores(t *testing.T) {
 			}
 		}()
 	}
-	Run(t, fakes(func(*fake) {}))
+	run(t, mutants.Fakes(func(*mutants.Fake) {}))
 }
 
 // Three times at the same time on one backend, with the second as a user that goes first wherever it can.
 func TestNoFalseAlarmBesideItself(t *testing.T) {
 	t.Parallel()
-	c := fakes(func(*fake) {})
+	c := mutants.Fakes(func(*mutants.Fake) {})
 	lockers := make(chan locker.Locker, 9)
 	for range cap(lockers) {
 		lockers <- c.New(t, "")
@@ -151,7 +117,7 @@ func TestNoFalseAlarmBesideItself(t *testing.T) {
 	for i := range 3 {
 		t.Run(fmt.Sprint(i+1), func(t *testing.T) {
 			t.Parallel()
-			Run(t, c)
+			run(t, c)
 		})
 	}
 }
@@ -160,40 +126,38 @@ func TestNoFalseAlarmBesideItself(t *testing.T) {
 func TestOptional(t *testing.T) {
 	t.Parallel()
 	unsupported := fmt.Errorf("on this backend: %w", errors.ErrUnsupported)
-	refusing := fakes(func(f *fake) {
-		f.watch = func(context.Context, string) (<-chan struct{}, error) { return nil, unsupported }
-		f.wait = func(context.Context, string, string, time.Duration) (time.Time, error) {
+	refusing := mutants.Fakes(func(f *mutants.Fake) {
+		f.OnWatch = func(context.Context, string) (<-chan struct{}, error) { return nil, unsupported }
+		f.OnWait = func(context.Context, string, string, time.Duration) (time.Time, error) {
 			return time.Time{}, unsupported
 		}
-		f.fence = func(context.Context, string, string) (uint64, bool, error) { return 0, false, unsupported }
+		f.OnFence = func(context.Context, string, string) (uint64, bool, error) { return 0, false, unsupported }
 	})
-	full := fakes(func(*fake) {})
+	full := mutants.Fakes(func(*mutants.Fake) {})
 	plain := full
 	plain.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{full.New(tb, addr)} }
-	for name, c := range map[string]Config{"on this backend: unsupported operation": refusing, "is no locker.": plain} {
-		s, err := newSuite(t, c, checks())
+	for name, c := range map[string]harness.Config{"on this backend: unsupported operation": refusing, "is no locker.": plain} {
+		s, err := harness.NewSuite(t, c, checks())
 		require.NoError(t, err)
-		results := s.runAll(t)
-		for _, ck := range s.checks {
-			r := results[ck.name]
-			assert.False(t, r.Failed(), r.output())
-			has := ck.needs == 0 || ck.needs == needsNoWait && s.lacks[needsNoWait] == ""
-			if ck.name == "context/no-late-success" { // these Lockers are too quick for it
-				assert.Contains(t, r.output(), "takes less than a millisecond")
+		results := s.RunAll(t)
+		for _, ck := range s.Checks {
+			r := results[ck.Name]
+			assert.False(t, r.Failed(), r.Printed())
+			has := ck.Needs == 0 || ck.Needs == harness.NeedsUnsupportedWait && !s.Lacks(harness.NeedsUnsupportedWait)
+			if ck.Name == "context/no-late-success" { // these Lockers are too quick for it
+				assert.Contains(t, r.Printed(), "takes less than a millisecond")
 				continue
 			}
-			assert.Equal(t, !has, r.Skipped(), ck.name)
+			assert.Equal(t, !has, r.Skipped(), ck.Name)
 			switch {
-			case ck.needs&needsNetwork != 0:
-				assert.Contains(t, r.output(), ck.name+" is skipped: Config.Addr is empty")
+			case ck.Needs&harness.NeedsNetwork != 0:
+				assert.Contains(t, r.Printed(), ck.Name+" is skipped: Config.Addr is empty")
 			case !has:
-				assert.Contains(t, r.output(), ck.name+" is skipped: ")
-				assert.Contains(t, r.output(), name)
+				assert.Contains(t, r.Printed(), ck.Name+" is skipped: ")
+				assert.Contains(t, r.Printed(), name)
 			}
 		}
 	}
 }
 
-func TestNoFalseAlarmRollBack(t *testing.T) {
-	Run(t, onRedis(func(tb testing.TB, addr string) locker.Locker { return rollsBack{newRedisLock(tb, addr)} })(t))
-}
+func TestNoFalseAlarmRollBack(t *testing.T) { run(t, mutants.OnRedis(mutants.NewRollsBack)(t)) }

@@ -4,36 +4,38 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
 // The fault checks put a proxy between the backend and one client, D, and break its link: on the way of a
-// request, on the way of a reply, for a moment or for long. A, B and C go past the proxy and see what became
-// of the lock.
+// request, or of a reply, for a moment or for long. A, B and C connect directly and observe the lock.
 //
-// How many requests an operation makes is the adapter's affair. So a fault is tried on the first request of
-// an operation, on the second, and so on, until the operation is done without reaching that request.
+// An adapter may make any number of requests in an operation. So a fault is tried on the first request of an
+// operation, on the second, and so on, until the operation ends without reaching that request.
 
-func faultChecks() []check {
+func faultChecks() []harness.Check {
 	list := slices.Concat(lostReplyChecks(), pausedChecks(), hangChecks(), lateChecks(), brokenLinkChecks(),
-		waitingFaultChecks(), pushChecks(), repeatedChecks())
+		waitFaultChecks(), pushChecks(), retryChecks())
 	for i := range list {
-		list[i].needs |= needsNetwork
+		list[i].Needs |= harness.NeedsNetwork
 	}
 	return list
 }
 
 // faulty is the client whose link can be broken.
 type faulty struct {
-	*client
-	p    *proxy
-	slow time.Duration // how long an operation took when nothing was in its way
+	*harness.Client
+	p    *faultproxy.Proxy
+	slow time.Duration // how long an operation takes without a fault
 }
 
-// faulty makes a proxy and the client D behind it, and warms it up: connections are there, scripts loaded.
-func newFaulty(e *env) *faulty {
-	p := newProxy(e.tb, e.addr())
-	f := &faulty{client: e.client("D", e.newLocker(p.addr)), p: p}
-	e.tb.Cleanup(func() { e.handOver(f.client, e.A) })
+// newFaulty makes a proxy and the client D behind it, and warms it up: connections are open, scripts loaded.
+func newFaulty(e *harness.Env) *faulty {
+	p := faultproxy.New(e.TB, e.Addr())
+	f := &faulty{Client: e.NewClient("D", e.NewLocker(p.Addr)), p: p}
+	e.TB.Cleanup(func() { e.HandOver(f.Client, e.A) })
 	f.warm()
 	f.calm()
 	f.note()
@@ -41,117 +43,109 @@ func newFaulty(e *env) *faulty {
 }
 
 func (f *faulty) note() {
-	f.e.note("D is on a link of its own, which can be broken; A, B and C are on others")
+	f.Env.Note("D is on a link that can be broken; A, B and C are not")
 }
 
-// calm waits until the other checks, which all begin at the same time, leave D some of the machine. What
-// hurries here is a fault that has to come at its moment.
+// calm waits until the other checks, which all begin at the same time, leave D some of the machine: faults must
+// happen in time.
 func (f *faulty) calm() {
 	for end := time.Now().Add(10 * time.Second); f.slow > 50*time.Millisecond && time.Now().Before(end); {
-		f.e.sleep(max(250*time.Millisecond, f.slow))
+		f.Env.Sleep(max(250*time.Millisecond, f.slow))
 		f.warm()
 	}
 }
 
-// warm does each operation once, and again until it is no error: afterwards the connections that it uses
-// are in order.
+// warm makes each call until it is not an error, so that D's connections work afterwards.
 func (f *faulty) warm() {
-	key, token := f.e.key(), f.e.token()
+	key, token := f.Env.Key(), f.Env.Token()
 	f.slow = 0
 	for _, op := range []string{"Acquire", "Extend", "Release"} {
-		r := f.untilSure(func() call { return f.quietly(op, key, token, asked(op, long)) })
-		f.slow = max(f.slow, r.end.Sub(r.start))
+		r := f.untilSure(func() harness.Call { return f.Quietly(op, key, token, asked(op, harness.Long)) })
+		f.slow = max(f.slow, r.End.Sub(r.Start))
 	}
 }
 
-// moment is how long something takes that D does at once, and that nobody sees the end of.
+// moment is how long D may take for something whose end cannot be observed.
 func (f *faulty) moment() time.Duration { return min(200*time.Millisecond+3*f.slow, 2*time.Second) }
 
 // maxSteps is more requests than an operation makes.
 const maxSteps = 20
 
-// asked is the ttl that op asks for: a Release and a Fence ask for none.
+// asked returns the ttl that op asks for: a Release, a Fence and a Watch ask for none.
 func asked(op string, ttl time.Duration) time.Duration {
-	if op == "Release" || op == "Fence" {
+	if op == "Release" || op == "Fence" || op == "Watch" {
 		return 0
 	}
 	return ttl
 }
 
-// eachStep runs try for the first request of an operation, the second, and so on, until one says that the
-// operation was done without that request. An operation that does not come to its first request was not
-// checked, nor was all of one that makes more than maxSteps.
+// eachStep runs try for the first request of an operation, the second, and so on, until the operation ends
+// without reaching that request. The check is inconclusive if the operation makes no request, or more than
+// maxSteps.
 func (f *faulty) eachStep(try func(n int) (reached bool)) {
 	for n := 1; n <= maxSteps; n++ {
 		if !try(n) {
 			if n == 1 {
-				f.e.inconclusive("D's operation was done without a request that a fault could befall")
+				f.Env.Inconclusive("D's operation made no request that a fault could affect")
 			}
 			return
 		}
-		f.e.forget()
+		f.Env.Forget()
 		f.note()
 	}
-	f.e.inconclusive("D's operation makes more than %d requests", maxSteps)
+	f.Env.Inconclusive("D's operation makes more than %d requests", maxSteps)
 }
 
-// arm arms a fault and says so in the journal.
-func (f *faulty) arm(kind faultKind, n int) *fault {
-	f.e.note("from here on, D's request number %d %v", n, kind)
-	return f.p.arm(kind, n)
+// arm arms a fault and notes it in the history.
+func (f *faulty) arm(kind faultproxy.Kind, n int) *faultproxy.Fault {
+	f.Env.Note("from here on, D's request number %d %v", n, kind)
+	return f.p.Arm(kind, n)
 }
 
-// under does one operation while a fault is armed for its nth request, and says whether that came.
-func (f *faulty) under(kind faultKind, n int, op, key, token string, ttl time.Duration) (r call, reached bool) {
+// under makes a call while a fault is armed for its nth request, and reports whether it reached that.
+func (f *faulty) under(kind faultproxy.Kind, n int, op, key, token string, ttl time.Duration) (r harness.Call, reached bool) {
 	x := f.arm(kind, n)
-	r = f.do(op, key, token, ttl)
-	f.p.disarm()
-	if !x.acted() {
-		f.must(r, true, fmt.Sprintf("its %s came before the fault, on a link that works", plural(n-1, "request")))
+	r = f.Do(op, key, token, ttl)
+	f.p.Disarm()
+	if !x.Acted() {
+		f.Must(r, true, fmt.Sprintf("it made %s, none of which was affected", harness.Plural(n-1, "request")))
 	}
-	return r, x.acted()
+	return r, x.Acted()
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "one " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+// insists makes a call until it is not an error: a client may have to find out first which of its connections
+// have ended.
+func (f *faulty) insists(op, key, token string, ttl time.Duration) harness.Call {
+	return f.untilSure(func() harness.Call { return f.Do(op, key, token, ttl) })
 }
 
-// insists does an operation until it is no error: a client may have to find out first which of its
-// connections have ended. The errors are bounded, and each operation may take its time.
-func (f *faulty) insists(op, key, token string, ttl time.Duration) call {
-	return f.untilSure(func() call { return f.do(op, key, token, ttl) })
-}
-
-func (f *faulty) untilSure(do func() call) call {
+func (f *faulty) untilSure(do func() harness.Call) harness.Call {
 	for errs, end := 0, time.Now().Add(healing); ; errs++ {
 		r := do()
-		if r.err == nil {
+		if r.Err == nil {
 			return r
 		}
 		if time.Now().After(end) {
-			f.e.failLate(r.causes(), r.key, fmt.Sprintf("on a link that works, D.%s comes through after a few errors at most", r.op),
-				fmt.Sprintf("%s in %v, the last one: %v", plural(errs+1, "error"), healing, r.err))
+			f.Env.FailLate(r.Causes(), r.Key, fmt.Sprintf("on a link that works, D.%s succeeds after a few errors at most", r.Op),
+				fmt.Sprintf("%s within %v, the last one: %v", harness.Plural(errs+1, "error"), healing, r.Err))
 		}
-		f.e.sleep(min(time.Duration(errs+1)*5*time.Millisecond, 250*time.Millisecond))
+		f.Env.Sleep(min(time.Duration(errs+1)*5*time.Millisecond, 250*time.Millisecond))
 	}
 }
 
-// healing is how long a client may take to find out that its link works again. Some ask once a second.
+// healing is how long a client may take to notice that its link works again.
 const healing = 20 * time.Second
 
-// prepared returns a key that token holds, taken by D itself.
-func (f *faulty) prepared(ttl time.Duration) (key, token string, held call) {
-	key, token = f.e.key(), f.e.token()
+// prepared makes D acquire a fresh key.
+func (f *faulty) prepared(ttl time.Duration) (key, token string, held harness.Call) {
+	key, token = f.Env.Key(), f.Env.Token()
 	held = f.insists("Acquire", key, token, ttl)
-	return key, token, f.must(held, true, "the key is fresh")
+	return key, token, f.Must(held, true, "the key is fresh")
 }
 
-// gives says that D may have r: an error, or true. False is a lie.
-func (f *faulty) gives(r call, why string) {
-	if r.err == nil && !r.ok {
-		f.e.fail(fmt.Sprintf("D.%s = an error, or true: %s", r.op, why), fmt.Sprintf("D.%s = %s", r.op, r.result()))
+// gives ends the check if r is false, nil.
+func (f *faulty) gives(r harness.Call, why string) {
+	if r.Err == nil && !r.OK {
+		f.Env.Fail(fmt.Sprintf("D.%s = an error, or true: %s", r.Op, why), fmt.Sprintf("D.%s = %s", r.Op, r.Result()))
 	}
 }

@@ -9,93 +9,85 @@ import (
 	"sync"
 	"time"
 
-	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-const ruleHang = "C9 Context: done during the call, even when the server hangs and whatever the client library does: " +
-	"the method returns ctx's error within one I/O timeout of the client, and promptly when ctx's deadline is nearer " +
-	"than that timeout. C10: a backend that hangs is never false, nil."
-
-func hangChecks() []check {
-	return []check{{
-		name: "fault/hang-deadline",
-		rule: ruleHang,
-		causes: "ctx not passed on to the client library, or one that minds deadlines only when told to (go-redis: " +
-			"ContextTimeoutEnabled) or not at all: then run the call in a goroutine and leave it behind; an i/o timeout " +
-			"returned where it is ctx that has ended: a socket that has ctx's deadline may be a little before ctx itself, " +
-			"so compare the time with ctx.Deadline, too.",
-		run: hangDeadline,
+func hangChecks() []harness.Check {
+	return []harness.Check{{
+		Name:  "fault/hang-deadline",
+		Rules: []string{c9During, c10Faults},
+		Causes: "a ctx that is not passed on to the client library; a library that honors deadlines only when told to (go-redis: " +
+			"ContextTimeoutEnabled) or not at all: then run the call in a goroutine and abandon it; an I/O timeout returned " +
+			"although ctx has ended: a socket with ctx's deadline may time out shortly before ctx ends, so compare the time " +
+			"with ctx.Deadline as well.",
+		Run: hangDeadline,
 	}, {
-		name: "fault/hang-leak",
-		rule: ruleHang + " C14 Nothing left behind: the adapter keeps no goroutine.",
-		causes: "a goroutine per call that waits for a client without I/O timeouts, forever; one that sends its result " +
-			"on an unbuffered channel that nobody reads any more.",
-		run: hangLeak,
+		Name:  "fault/hang-leak",
+		Rules: []string{c9During, c14NothingLeft},
+		Causes: "a goroutine for each call that waits forever on a client without I/O timeouts, or that sends its result on " +
+			"an unbuffered channel that is no longer read.",
+		Run: hangLeak,
 	}, {
-		name: "fault/hang-cancel",
-		rule: ruleHang,
-		causes: "a client without I/O timeouts (redigo, by default), used without a context: give it timeouts; the " +
-			"client's i/o timeout returned where it is ctx that has ended.",
-		run: hangCancel,
+		Name:  "fault/hang-cancel",
+		Rules: []string{c9During, c10Faults},
+		Causes: "a client without I/O timeouts (redigo by default), used without a context: give it timeouts; the client's " +
+			"I/O timeout returned although ctx has ended.",
+		Run: hangCancel,
 	}}
 }
 
 const (
-	hangCtx = 200 * time.Millisecond // the deadline of a call to a server that hangs
-	// hangLate is how long after that it may return: less than the shortest I/O timeouts in use, of a second.
+	hangCtx = 200 * time.Millisecond // the timeout of a call to a server that hangs
+	// hangLate is how late that call may return: less than a second, the shortest I/O timeout in use.
 	hangLate = 400 * time.Millisecond
-	// hangTimeout is longer than the I/O timeout of any client that minds its callers.
+	// hangTimeout is longer than the I/O timeout of any reasonable client.
 	hangTimeout = 40 * time.Second
 )
 
-// hungCall is a call, of any method, to a server that hangs.
+// hungCall is a call of some method to a server that hangs.
 type hungCall struct {
 	name string
 	do   func(ctx context.Context) (ok bool, err error)
 }
 
-// hungCalls is a call of each method that D has.
+// hungCalls returns a call of each method that D has.
 func (f *faulty) hungCalls(held, token string) []hungCall {
-	e, l := f.e, f.l
+	e := f.Env
 	op := func(name, key, token string) hungCall {
 		return hungCall{name, func(ctx context.Context) (bool, error) {
-			r := f.doCtx(ctx, name, key, token, asked(name, pausedAsk))
-			return r.ok, r.err
+			r := f.DoContext(ctx, name, key, token, asked(name, pausedAsk))
+			return r.OK, r.Err
 		}}
 	}
-	calls := []hungCall{op("Acquire", e.key(), e.token()), op("Extend", held, token), op("Release", held, token)}
-	if e.has(needsWait) {
-		calls = append(calls, op("Wait", e.key(), e.token()))
+	calls := []hungCall{op("Acquire", e.Key(), e.Token()), op("Extend", held, token), op("Release", held, token)}
+	if e.Has(harness.NeedsWait) {
+		calls = append(calls, op("Wait", e.Key(), e.Token()))
 	}
-	if e.has(needsFence) {
+	if e.Has(harness.NeedsFence) {
 		calls = append(calls, op("Fence", held, token))
 	}
-	if e.has(needsWatch) {
-		calls = append(calls, hungCall{"Watch", func(ctx context.Context) (bool, error) {
-			e.note("D.Watch is called")
-			_, err := l.(locker.Watcher).Watch(ctx, e.key())
-			return err == nil, err
-		}})
+	if e.Has(harness.NeedsWatch) {
+		calls = append(calls, op("Watch", e.Key(), ""))
 	}
 	return calls
 }
 
-// hangDeadline calls each method of a server that hangs, on a connection that is there and, by calling them
-// all at once, on ones that are not.
-func hangDeadline(e *env) {
+// hangDeadline calls all methods at the same time while the server hangs, so that some use an open connection and
+// others dial.
+func hangDeadline(e *harness.Env) {
 	f := newFaulty(e)
-	held, token, _ := f.prepared(long)
-	f.p.hang()
-	e.note("the server hangs")
+	held, token, _ := f.prepared(harness.Long)
+	f.p.Hang()
+	e.Note("the server hangs")
 	calls := f.hungCalls(held, token)
-	e.each(len(calls), func(i int) {
-		// What is late once may be the machine's doing. What waits for another timeout is late each time.
-		// How slow the machine was at another time excuses nothing.
+	e.Each(len(calls), func(i int) {
+		// A slow machine may be late once. A call that waits for another timeout is late each time. Only the
+		// slowness of the machine during these calls is an excuse.
 		const tries = 4
-		var now lag
-		measured, stop := context.WithCancel(e.ctx)
+		var now harness.Lag
+		measured, stop := context.WithCancel(e.Ctx)
 		defer stop()
-		go now.measure(measured)
+		go now.Measure(measured)
 		least, most := time.Duration(math.MaxInt64), time.Duration(0)
 		var took, late time.Duration
 		for range tries {
@@ -104,30 +96,29 @@ func hangDeadline(e *env) {
 			}
 			least, most = min(least, late), max(most, late)
 		}
-		slowest := now.worst()
+		slowest := now.Worst()
 		if !timedOut(least, most, slowest) {
-			e.inconclusive("D.%s was %v to %v late, and the machine so slow meanwhile, by %v, that this says nothing", calls[i].name,
+			e.Inconclusive("D.%s was %v to %v late, on a machine that was up to %v late meanwhile", calls[i].name,
 				least.Round(time.Millisecond), most.Round(time.Millisecond), slowest.Round(time.Millisecond))
 		}
-		e.fail(fmt.Sprintf("D.%s, with %v for its ctx, returns in about that time: the server hangs", calls[i].name, hangCtx),
-			fmt.Sprintf("it returned after %v, the last of %d times; each time it was %v to %v late", took.Round(time.Millisecond), tries,
+		e.Fail(fmt.Sprintf("D.%s returns about when its ctx ends, after %v: the server hangs", calls[i].name, hangCtx),
+			fmt.Sprintf("the last of %[2]d calls returned after %[1]v; they were %[3]v to %[4]v late", took.Round(time.Millisecond), tries,
 				least.Round(time.Millisecond), most.Round(time.Millisecond)))
 	})
 	f.healed(held, token)
 }
 
-// timedOut reports whether calls to a server that hangs, all of them late by least to most, waited for something but
-// their ctx, and not for a machine whose timers were late by slowest at worst meanwhile. A machine is not late by the
-// same each time.
+// timedOut reports whether calls that were late by least to most waited for something other than their ctx, on a
+// machine whose timers were late by at most slowest. A slow machine is not late by the same time each time.
 func timedOut(least, most, slowest time.Duration) bool {
 	return least > hangLate+4*slowest || least > hangLate+slowest && most-least < least/4
 }
 
-// hung does one call to a server that hangs, and returns how long it took, and how late it was.
+// hung makes one call to a server that hangs, and returns how long it took and how late it returned.
 func (f *faulty) hung(c hungCall) (took, late time.Duration) {
-	ctx, cancel := context.WithTimeout(f.e.ctx, hangCtx)
+	ctx, cancel := context.WithTimeout(f.Env.Ctx, hangCtx)
 	defer cancel()
-	// A busy machine is late to see the deadline, too: what counts is how long after this.
+	// On a busy machine the deadline is noticed late as well: the call is late relative to that.
 	seen := make(chan time.Time, 1)
 	go func() { <-ctx.Done(); seen <- time.Now() }()
 	start := time.Now()
@@ -142,43 +133,42 @@ func (f *faulty) hung(c hungCall) (took, late time.Duration) {
 	return end.Sub(start), late
 }
 
-// failed sees that a call to a server that hangs says nothing but that ctx has ended.
+// failed checks that a call to a server that hangs returned an error, and that it is ctx's if ctx has ended.
 func (f *faulty) failed(name string, ok bool, err error, ended bool, cause error) {
 	switch {
 	case err == nil || ok:
-		f.e.fail(fmt.Sprintf("D.%s = an error: nobody has answered", name), fmt.Sprintf("D.%s = %v, %v", name, ok, err))
+		f.Env.Fail(fmt.Sprintf("D.%s = an error: the server has not answered", name), fmt.Sprintf("D.%s = %v, %v", name, ok, err))
 	case ended && !errors.Is(err, cause):
-		f.e.fail(fmt.Sprintf("the error of D.%s wraps %q: its ctx had ended when it returned", name, cause),
+		f.Env.Fail(fmt.Sprintf("D.%s returns an error that wraps %q: its ctx had ended when it returned", name, cause),
 			fmt.Sprintf("D.%s = %v, %q", name, ok, err.Error()))
 	}
 }
 
-// healed sees that D works again after a hang.
+// healed checks that D works again after a hang.
 func (f *faulty) healed(held, token string) {
-	e := f.e
-	f.p.heal(e.tb)
-	e.note("the server goes on")
+	e := f.Env
+	f.p.Heal(e.TB)
+	e.Note("the server works again")
 	f.warm()
-	key, other := e.key(), e.token()
-	again := f.insists("Acquire", key, other, long)
-	f.must(again, true, "the key is fresh")
-	f.insists("Release", held, token, 0) // what was under way may have done it already
-	e.B.takesWhen(held, e.token(), long, time.Time{}, time.Now().Add(pausedAsk), "D has released the lock, "+
-		"whatever its abandoned Extend has done to it before")
+	key, other := e.Key(), e.Token()
+	again := f.insists("Acquire", key, other, harness.Long)
+	f.Must(again, true, "the key is fresh")
+	f.insists("Release", held, token, 0) // a call that was under way may have released it
+	e.B.TakesWhen(held, e.Token(), harness.Long, time.Time{}, time.Now().Add(pausedAsk), "D has released the lock, "+
+		"whatever its abandoned Extend did before")
 }
 
-// hangLeak calls the methods of a server that hangs again and again, and sees that what it takes to wait for
-// the server goes away, while the server still hangs.
-func hangLeak(e *env) {
+// hangLeak calls all methods repeatedly while the server hangs, and checks that the goroutines that wait for the
+// server end while it still hangs.
+func hangLeak(e *harness.Env) {
 	f := newFaulty(e)
-	held, token, _ := f.prepared(long)
-	f.p.hang()
-	e.note("the server hangs")
-	// A client may start something once, with its first call or with a connection. What does not go away is
-	// told from that by its number: more than one for a method that leaks one at each call.
+	held, token, _ := f.prepared(harness.Long)
+	f.p.Hang()
+	e.Note("the server hangs")
+	// A client may start a few goroutines once. A method that leaks one with each call leaves more.
 	const times, limit = 6, 5
-	id := e.id + "/hung"
-	pprof.Do(e.ctx, pprof.Labels(leakLabel, id), func(ctx context.Context) {
+	id := e.ID + "/hung"
+	pprof.Do(e.Ctx, pprof.Labels(harness.LeakLabel, id), func(ctx context.Context) {
 		var all sync.WaitGroup
 		for range times {
 			for _, c := range f.hungCalls(held, token) {
@@ -191,34 +181,34 @@ func hangLeak(e *env) {
 		}
 		all.Wait()
 	})
-	if n, stacks := e.settlesAs(id, limit, hangTimeout); n > limit {
-		e.fail(fmt.Sprintf("of %d calls of each method, all of which have returned, hardly a goroutine is left %v later",
+	if n, stacks := e.SettlesAs(id, limit, hangTimeout); n > limit {
+		e.Fail(fmt.Sprintf("%d calls of each method, all of which have returned, leave hardly a goroutine %v later",
 			times, hangTimeout), fmt.Sprintf("%d are left:\n%s", n, stacks))
 	}
 	f.healed(held, token)
 }
 
-// hangCancel cancels calls to a server that hangs. How soon they return is up to the client's I/O timeout.
-func hangCancel(e *env) {
+// hangCancel cancels calls to a server that hangs. They must return within the client's I/O timeout.
+func hangCancel(e *harness.Env) {
 	f := newFaulty(e)
-	held, token, _ := f.prepared(long)
-	f.p.hang()
-	e.note("the server hangs")
+	held, token, _ := f.prepared(harness.Long)
+	f.p.Hang()
+	e.Note("the server hangs")
 	calls := f.hungCalls(held, token)
-	e.each(len(calls), func(i int) {
-		ctx, cancel := context.WithCancel(e.ctx)
+	e.Each(len(calls), func(i int) {
+		ctx, cancel := context.WithCancel(e.Ctx)
 		defer cancel()
 		type result struct {
 			ok, ended bool
 			err       error
 		}
 		done := make(chan result, 1)
-		go e.guard(func() {
+		go e.Guard(func() {
 			ok, err := calls[i].do(ctx)
 			done <- result{ok, ctx.Err() != nil, err}
 		})
-		e.sleep(hangCtx)
-		e.note("the ctx of D.%s is cancelled", calls[i].name)
+		e.Sleep(hangCtx)
+		e.Note("the ctx of D.%s is cancelled", calls[i].name)
 		cancel()
 		timeout := time.NewTimer(hangTimeout)
 		defer timeout.Stop()
@@ -226,16 +216,16 @@ func hangCancel(e *env) {
 		case r := <-done:
 			f.failed(calls[i].name, r.ok, r.err, r.ended, context.Canceled)
 		case <-timeout.C:
-			e.fail(fmt.Sprintf("D.%s returns within one I/O timeout of its client: its ctx was cancelled", calls[i].name),
+			e.Fail(fmt.Sprintf("D.%s returns within one I/O timeout of the client: its ctx was cancelled", calls[i].name),
 				fmt.Sprintf("it had not returned %v later", hangTimeout))
 		}
 	})
 	f.healed(held, token)
 }
 
-// within does one operation under a deadline.
-func (f *faulty) within(d time.Duration, op, key, token string, ttl time.Duration) call {
-	ctx, cancel := context.WithTimeout(f.e.ctx, d)
+// within makes one call with a timeout.
+func (f *faulty) within(d time.Duration, op, key, token string, ttl time.Duration) harness.Call {
+	ctx, cancel := context.WithTimeout(f.Env.Ctx, d)
 	defer cancel()
-	return f.doCtx(ctx, op, key, token, ttl)
+	return f.DoContext(ctx, op, key, token, ttl)
 }

@@ -8,81 +8,81 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks a request or a reply is late: it arrives after the caller has given up.
+// In these checks a request or a reply arrives after the caller has given up.
 
-func lateChecks() []check {
-	const rule = "C9 Context: from the moment that ctx is done the adapter starts nothing more for that call. What has " +
-		"left the process may still take effect: then the key is held by nobody for at most its ttl."
-	return []check{{
-		name: "fault/success-after-the-end",
-		rule: "C9 Context: done during the call: the method returns ctx's error.",
-		causes: "returning what the client library returned without looking at ctx: a success that comes after ctx has " +
-			"ended is no success, since the caller may have gone on.",
-		run: func(e *env) { newFaulty(e).successAfterTheEnd() },
+func lateChecks() []harness.Check {
+	return []harness.Check{{
+		Name:  "fault/reply-after-cancel",
+		Rules: []string{c9During},
+		Causes: "returning what the client library returned without looking at ctx: if ctx has ended, the caller may have gone " +
+			"on, and a success must be an error.",
+		Run: func(e *harness.Env) { newFaulty(e).replyAfterCancel() },
 	}, {
-		name: "fault/late-acquire",
-		rule: rule,
-		causes: "setting the key in one request and its expiry in another; a goroutine that was left behind and goes on " +
-			"with its next step or its next attempt.",
-		run: func(e *env) {
+		Name:  "fault/late-acquire",
+		Rules: []string{c9During, c2Outcomes, c4Late},
+		Causes: "setting the key in one request and its expiry in another; an abandoned goroutine that goes on with its next " +
+			"step or its next attempt.",
+		Run: func(e *harness.Env) {
 			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateAcquire(n, false, hangCtx) })
 		},
 	}, {
-		name: "fault/late-acquire-released",
-		rule: rule + " A Release of that token on the same Locker waits its turn behind what is still under way.",
-		causes: "setting the key in one request and its expiry in another; an Acquire that is sent again in the " +
-			"background, behind the Release of its token.",
-		run: func(e *env) {
+		Name:  "fault/late-acquire-released",
+		Rules: []string{c9During, c9InOrder, c4Late},
+		Causes: "setting the key in one request and its expiry in another; an Acquire that is sent again in the background, " +
+			"after the Release of its token.",
+		Run: func(e *harness.Env) {
 			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateAcquire(n, true, hangCtx) })
 		},
 	}, {
-		name: "fault/late-acquire-cleaned-up",
-		rule: rule + " C7 Release frees a lock that token holds; locker.TryLock relies on that to clean up behind an " +
-			"Acquire of unknown outcome.",
-		causes: "a Locker that remembers in the process which locks it holds, and releases no other; a client whose " +
-			"connections are of no use any more after a timeout.",
-		run: func(e *env) {
+		Name:  "fault/late-acquire-cleanup",
+		Rules: []string{c9InOrder, c7Release},
+		Causes: "a Locker that remembers in the process which locks it holds, and releases no others; a client whose " +
+			"connections are unusable after a timeout. locker.TryLock relies on Release to clean up after an Acquire of " +
+			"unknown outcome.",
+		Run: func(e *harness.Env) {
 			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateTryLock(n, hangCtx) })
 		},
 	}}
 }
 
-// successAfterTheEnd cancels each operation while the reply to its nth request is on its way.
-func (f *faulty) successAfterTheEnd() {
+// replyAfterCancel cancels each operation while the reply to its nth request is held back.
+func (f *faulty) replyAfterCancel() {
 	for _, op := range []string{"Acquire", "Extend", "Release"} {
 		f.eachStep(func(n int) bool {
-			e := f.e
-			key, token := e.key(), e.token()
+			e := f.Env
+			key, token := e.Key(), e.Token()
 			if op != "Acquire" {
-				key, token, _ = f.prepared(long)
+				key, token, _ = f.prepared(harness.Long)
 			}
-			ctx, cancel := context.WithCancel(e.ctx)
+			ctx, cancel := context.WithCancel(e.Ctx)
 			defer cancel()
-			x := f.arm(holdReply, n)
-			defer x.release()
-			result := e.meanwhile(func() call { return f.doCtx(ctx, op, key, token, asked(op, long)) })
+			x := f.arm(faultproxy.HoldReply, n)
+			defer x.Release()
+			result := e.Meanwhile(func() harness.Call { return f.DoContext(ctx, op, key, token, asked(op, harness.Long)) })
 			r := f.stopped(x, result)
 			if r != nil {
-				f.must(*r, true, "nothing was in its way")
+				f.Must(*r, true, "no fault affected it")
 				f.insists("Release", key, token, 0)
 				return false
 			}
 			ended := time.Now()
 			cancel()
-			e.note("D's ctx is cancelled, then the reply is let go")
-			x.release()
+			e.Note("D's ctx is cancelled, then the reply is delivered")
+			x.Release()
 			last := <-result
-			if !last.end.After(ended) {
-				e.inconclusive("D.%s returned before its ctx was cancelled, although the reply was held: %s", op, last.result())
+			if !last.End.After(ended) {
+				e.Inconclusive("D.%s returned before its ctx was cancelled, although the reply was held back: %s", op, last.Result())
 			}
-			if last.ok || !errors.Is(last.err, context.Canceled) {
-				e.fail(fmt.Sprintf("D.%s = false and an error that wraps %q: its ctx was cancelled before the reply came",
-					op, context.Canceled), fmt.Sprintf("D.%s = %s", op, last.result()))
+			if last.OK || !errors.Is(last.Err, context.Canceled) {
+				e.Fail(fmt.Sprintf("D.%s = false and an error that wraps %q: its ctx was cancelled before the reply arrived",
+					op, context.Canceled), fmt.Sprintf("D.%s = %s", op, last.Result()))
 			}
 			f.insists("Release", key, token, 0)
 			return true
@@ -92,22 +92,22 @@ func (f *faulty) successAfterTheEnd() {
 
 const lateTTL = time.Second
 
-// lateAcquire holds the nth request of an Acquire until its ctx has ended, after d, and lets it go then,
-// behind a Release or without one.
+// lateAcquire holds back the nth request of an Acquire until its ctx has ended, after d, and then delivers it, after
+// a Release or without one.
 func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool) {
-	e := f.e
+	e := f.Env
 	f.warm()
-	key, token := e.key(), e.token()
-	x := f.arm(holdRequest, n)
-	defer x.release()
-	id := e.id + "/late"
-	var result <-chan call
-	pprof.Do(e.ctx, pprof.Labels(leakLabel, id), func(context.Context) {
-		result = e.meanwhile(func() call { return f.within(d, "Acquire", key, token, lateTTL) })
+	key, token := e.Key(), e.Token()
+	x := f.arm(faultproxy.HoldRequest, n)
+	defer x.Release()
+	id := e.ID + "/late"
+	var result <-chan harness.Call
+	pprof.Do(e.Ctx, pprof.Labels(harness.LeakLabel, id), func(context.Context) {
+		result = e.Meanwhile(func() harness.Call { return f.within(d, "Acquire", key, token, lateTTL) })
 	})
 	r := f.stopped(x, result)
-	if r != nil && r.err == nil {
-		f.must(*r, true, "the key is fresh")
+	if r != nil && r.Err == nil {
+		f.Must(*r, true, "the key is fresh")
 		f.insists("Release", key, token, 0)
 		return false
 	}
@@ -115,106 +115,105 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 		last := <-result
 		r = &last
 	}
-	if !x.acted() { // a busy machine: ctx had ended before
+	if !x.Acted() { // on a busy machine ctx may end first
 		f.insists("Release", key, token, 0)
 		f.givesUpOn(d)
 		return f.lateAcquire(n, release, 2*d)
 	}
-	if r.err == nil {
-		e.fail("D.Acquire = an error: its request has not got through", fmt.Sprintf("D.Acquire = %s", r.result()))
+	if r.Err == nil {
+		e.Fail("D.Acquire = an error: its request was not delivered", fmt.Sprintf("D.Acquire = %s", r.Result()))
 	}
-	sent, _ := f.p.count()
-	var released <-chan call
+	sent, _ := f.p.Count()
+	var released <-chan harness.Call
 	if release {
-		released = e.meanwhile(func() call { return f.release(key, token) })
-		// It may wait for the Acquire, or go ahead on another connection.
+		released = e.Meanwhile(func() harness.Call { return f.Release(key, token) })
+		// The Release may wait for the Acquire, or be sent on another connection.
 		for end := time.Now().Add(f.moment()); len(released) == 0 && time.Now().Before(end); {
-			e.sleep(time.Millisecond)
+			e.Sleep(time.Millisecond)
 		}
 	}
-	e.note("D's Acquire is let go")
-	x.release()
+	e.Note("D's Acquire is delivered")
+	x.Release()
 	f.carriedOut(x)
 	letGo := time.Now()
 	if release {
-		if r := <-released; r.ok && r.err == nil {
-			b := e.B.takes(key, e.token(), long, "D's Release returned true")
-			e.B.releases(key, b.token, "B has just taken it")
+		if r := <-released; r.OK && r.Err == nil {
+			b := e.B.Takes(key, e.Token(), harness.Long, "D's Release returned true")
+			e.B.Releases(key, b.Token, "B has just taken it")
 		}
 	}
-	// Whoever was left behind with that call gets done with it. What stays is the client's, or a leak, which
-	// is another check's.
-	e.settlesAs(id, 0, e.patience())
-	if now, _ := f.p.count(); !release && now-sent > lateRequests {
-		e.fail("D sends nothing more for an Acquire that has returned, but for a roll-back or the like",
-			fmt.Sprintf("it has sent %s since", plural(now-sent, "request")))
+	// Let abandoned goroutines of that call finish. Leaks are for other checks.
+	e.SettlesAs(id, 0, e.Patience())
+	if now, _ := f.p.Count(); !release && now-sent > lateRequests {
+		e.Fail("D sends nothing more for an Acquire that has returned, except to undo it",
+			fmt.Sprintf("it has sent %s since", harness.Plural(now-sent, "request")))
 	}
-	b := e.B.takesWhen(key, e.token(), long, time.Time{}, letGo.Add(lateTTL),
-		"D's Acquire was done late at best, for "+lateTTL.String())
-	e.B.releases(key, b.token, "B has just taken it")
-	b = e.B.takes(key, e.token(), long, "B has released it, and D has given up long ago")
-	e.B.releases(key, b.token, "B has just taken it")
+	b := e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, letGo.Add(lateTTL),
+		"D's Acquire was late, and asked for "+lateTTL.String())
+	e.B.Releases(key, b.Token, "B has just taken it")
+	b = e.B.Takes(key, e.Token(), harness.Long, "B has released it, and D gave up long ago")
+	e.B.Releases(key, b.Token, "B has just taken it")
 	return true
 }
 
-// givesUpOn ends a check in which an Acquire has had d and has not come to its request.
+// givesUpOn ends the check if an Acquire has not reached its nth request within d, which is long.
 func (f *faulty) givesUpOn(d time.Duration) {
-	if d > opTimeout/2 {
-		f.e.failLate(hungCauses, "", "D.Acquire = true, nil, on a link that works", "it has failed under a ctx of "+d.String())
+	if d > harness.OpTimeout/2 {
+		f.Env.FailLate(harness.HungCauses, "", "D.Acquire = true, nil, on a link that works", "it failed with a ctx of "+d.String())
 	}
 }
 
-// lateRequests is how many requests a client library may need to be done with a call that was given up: to
-// roll back, to unwatch, to have the server cancel it.
+// lateRequests is how many requests a client library may need to abandon a call: to roll back, to unwatch, to cancel
+// it on the server.
 const lateRequests = 2
 
-// carriedOut returns when the server has done what was held.
-func (f *faulty) carriedOut(x *fault) {
-	timeout := time.NewTimer(opTimeout)
+// carriedOut returns when the server has executed the request that was held back.
+func (f *faulty) carriedOut(x *faultproxy.Fault) {
+	timeout := time.NewTimer(harness.OpTimeout)
 	defer timeout.Stop()
 	select {
-	case <-x.answered:
+	case <-x.Answered:
 	case <-timeout.C:
-		f.e.failLate(hungCauses, "", "the backend answers D's request", "it has not in "+opTimeout.String())
+		f.Env.FailLate(harness.HungCauses, "", "the backend answers D's request", "it has not within "+harness.OpTimeout.String())
 	}
 }
 
-// lateTryLock is lateAcquire by way of locker.TryLock, which cleans up behind an Acquire of unknown outcome.
+// lateTryLock is lateAcquire through locker.TryLock, which cleans up after an Acquire of unknown outcome.
 func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
-	e := f.e
+	e := f.Env
 	f.warm()
-	if f.slow > cleanUpWindow/10 {
+	if f.slow > cleanupWindow/10 {
 		f.calm()
 	}
-	if f.slow > cleanUpWindow/10 {
-		e.inconclusive("an operation takes %v, which is too long for a clean-up of %v", f.slow, cleanUpWindow)
+	if f.slow > cleanupWindow/10 {
+		e.Inconclusive("an operation takes %v, which is too long for a cleanup of %v", f.slow, cleanupWindow)
 	}
-	key := e.key()
-	x := f.arm(holdRequest, n)
-	defer x.release()
-	ctx, cancel := context.WithTimeout(e.ctx, d)
+	key := e.Key()
+	x := f.arm(faultproxy.HoldRequest, n)
+	defer x.Release()
+	ctx, cancel := context.WithTimeout(e.Ctx, d)
 	defer cancel()
-	e.note("locker.TryLock is called on D, for ten minutes, under a ctx of %v", d)
-	lease, err := locker.TryLock(ctx, f.l, key, long)
-	e.note("locker.TryLock returned: %v", err)
-	f.p.disarm()
+	e.Note("locker.TryLock is called on D, for ten minutes, with a ctx of %v", d)
+	lease, err := locker.TryLock(ctx, f.Locker, key, harness.Long)
+	e.Note("locker.TryLock returned: %v", err)
+	f.p.Disarm()
 	switch {
-	case lease != nil: // whatever was held is of an earlier clean-up
-		x.release()
-		lease.Unlock(e.ctx)
+	case lease != nil: // the request that is held back is of an earlier cleanup
+		x.Release()
+		lease.Unlock(e.Ctx)
 		return false
-	case !x.acted(): // a busy machine: ctx had ended before
+	case !x.Acted(): // on a busy machine ctx may end first
 		f.givesUpOn(d)
 		return f.lateTryLock(n, 2*d)
 	}
-	e.note("D's Acquire is let go")
-	x.release()
+	e.Note("D's Acquire is delivered")
+	x.Release()
 	f.carriedOut(x)
-	b := e.B.takesWhen(key, e.token(), long, time.Time{}, time.Now().Add(cleanUpWindow),
-		"locker.TryLock releases in the background what an Acquire that failed may have taken")
-	e.B.releases(key, b.token, "B has just taken it")
+	b := e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow),
+		"locker.TryLock releases in the background what a failed Acquire may have taken")
+	e.B.Releases(key, b.Token, "B has just taken it")
 	return true
 }
 
-// cleanUpWindow is how long locker's clean-up goes on.
-const cleanUpWindow = 5 * time.Second
+// cleanupWindow is how long locker's cleanup goes on.
+const cleanupWindow = 5 * time.Second

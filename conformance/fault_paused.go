@@ -3,49 +3,51 @@ package conformance
 import (
 	"fmt"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks D stands still between two steps of an operation, for as long as it takes until the lock
-// has expired and B has it. A process that was suspended, or a packet that was late, does the same. Each
-// operation that looks at the lock first and changes it then hurts B, unless the backend refuses the change.
+// In these checks D pauses between two steps of an operation until the lock has expired and B has it, as if the
+// process were suspended or a packet delayed. An operation that looks at the lock and then changes it harms B,
+// unless the backend refuses the change.
 
-func pausedChecks() []check {
+func pausedChecks() []harness.Check {
 	const causes = "looking at the lock in one request and changing it in another. Do both in one step of the backend: a " +
 		"script, WATCH with MULTI and EXEC, cas, or UPDATE … WHERE token = ?."
-	return []check{{
-		name:   "fault/release-paused",
-		rule:   "C7 Release: only when the token holds the lock, as one atomic step.",
-		causes: "releasing by GET, compare, DEL. " + causes,
-		run:    func(e *env) { newFaulty(e).paused("Release") },
+	return []harness.Check{{
+		Name:   "fault/release-paused",
+		Rules:  []string{c7Release},
+		Direct: true,
+		Causes: "releasing by GET, compare, DEL: " + causes,
+		Run:    func(e *harness.Env) { newFaulty(e).paused("Release") },
 	}, {
-		name: "fault/extend-paused",
-		rule: "C6 Extend: only when the token holds the lock; it never re-creates a lock that is gone.",
-		causes: "extending by GET, compare, PEXPIRE, which then gives the next holder another ttl, or by SET XX, which " +
-			"takes its lock. " + causes,
-		run: func(e *env) { newFaulty(e).paused("Extend") },
-	}, {
-		name: "fault/takeover-paused",
-		rule: "C3 Never early: after Acquire returned true, no other token acquires before ttl has passed since that " +
-			"call started. C1: what changed under a step is looked at again.",
-		causes: "taking over an expired lock by DEL and SETNX, or by GETSET that overwrites the value of one who was faster. " +
+		Name:  "fault/extend-paused",
+		Rules: []string{c6Extend, c6Replaces},
+		Causes: "extending by GET, compare, PEXPIRE, which changes the next holder's ttl, or by SET XX, which takes its lock: " +
 			causes,
-		run: func(e *env) { newFaulty(e).paused("Acquire") },
+		Run: func(e *harness.Env) { newFaulty(e).paused("Extend") },
 	}, {
-		name: "fault/acquire-paused",
-		rule: "C3 Never early: after Acquire returned true, no other token acquires before ttl has passed since that " +
-			"call started, unless this token releases. C1: what changed under a step is looked at again.",
-		causes: "taking a GET that finds nothing for an expired lock, and setting the key without NX. " + causes,
-		run:    func(e *env) { newFaulty(e).acquirePaused() },
+		Name:  "fault/takeover-paused",
+		Rules: []string{c3NeverEarly, c1OwnSteps},
+		Causes: "taking over an expired lock by DEL and SETNX, or by a GETSET that overwrites the value of a faster contender: " +
+			causes,
+		Run: func(e *harness.Env) { newFaulty(e).paused("Acquire") },
+	}, {
+		Name:   "fault/acquire-paused",
+		Rules:  []string{c3NeverEarly, c1OwnSteps},
+		Causes: "taking a GET that finds nothing for an expired lock, and setting the key without NX.",
+		Run:    func(e *harness.Env) { newFaulty(e).acquirePaused() },
 	}}
 }
 
 const (
-	pausedTTL = 400 * time.Millisecond // of the lock that expires while D stands still
+	pausedTTL = 400 * time.Millisecond // of the lock that expires while D pauses
 	pausedAsk = time.Second            // what D's operation asks for
 )
 
-// paused holds op at its first request, then at its second, and so on, until B has the lock; then it lets
-// op go on. B keeps the lock, for the ttl it asked for.
+// paused pauses op at its first request, then at its second, and so on, until B has the lock. Then op continues, and
+// B must keep the lock for the ttl that it asked for.
 func (f *faulty) paused(op string) {
 	f.eachStep(func(n int) bool {
 		for ttl := pausedTTL; ; ttl *= 2 {
@@ -65,137 +67,137 @@ func (f *faulty) paused(op string) {
 	})
 }
 
-// takeoverPausedAt holds the nth request of an Acquire of an expired lock.
+// takeoverPausedAt pauses an Acquire of an expired lock at its nth request.
 func (f *faulty) takeoverPausedAt(n int) (reached bool) {
-	key, token := f.e.key(), f.e.token()
-	held := f.e.A.takes(key, f.e.token(), pausedTTL, "the key is fresh")
-	expired := held.end.Add(pausedTTL)
-	f.e.sleepUntil(expired)
+	key, token := f.Env.Key(), f.Env.Token()
+	held := f.Env.A.Takes(key, f.Env.Token(), pausedTTL, "the key is fresh")
+	expired := held.End.Add(pausedTTL)
+	f.Env.SleepUntil(expired)
 	for {
 		x, result := f.held(n, "Acquire", key, token, pausedAsk)
-		defer x.release()
+		defer x.Release()
 		r := f.stopped(x, result)
 		switch {
 		case r == nil:
 			f.resumed(x, result, key, expired)
 			return true
-		case r.err != nil || !r.ok && r.start.After(expired.Add(f.e.slack())):
-			f.must(*r, true, fmt.Sprintf("the lock has been free since %s", f.e.at(expired)))
-		case r.ok:
+		case r.Err != nil || !r.OK && r.Start.After(expired.Add(f.Env.Slack())):
+			f.Must(*r, true, fmt.Sprintf("the lock has been free since %s", f.Env.At(expired)))
+		case r.OK:
 			return false
 		}
-		f.e.sleep(20 * time.Millisecond) // the backend keeps the lock a little longer
+		f.Env.Sleep(20 * time.Millisecond) // a backend may keep the lock a little longer
 	}
 }
 
-// changePausedAt holds the nth request of an Extend or a Release. It is not in time when the lock had
-// expired before op came to that.
+// changePausedAt pauses an Extend or a Release at its nth request. It is not in time if the lock expired
+// before that.
 func (f *faulty) changePausedAt(op string, n int, ttl time.Duration) (reached, inTime bool) {
 	key, token, lock := f.prepared(ttl)
 	x, result := f.held(n, op, key, token, pausedAsk)
-	defer x.release()
+	defer x.Release()
 	if r := f.stopped(x, result); r != nil {
-		if r.err != nil || !r.ok && r.end.Before(lock.until()) {
-			f.must(*r, true, "this token holds the lock")
+		if r.Err != nil || !r.OK && r.End.Before(lock.Until()) {
+			f.Must(*r, true, "this token holds the lock")
 		}
-		return false, r.ok
+		return false, r.OK
 	}
-	f.resumed(x, result, key, lock.end.Add(ttl))
+	f.resumed(x, result, key, lock.End.Add(ttl))
 	return true, true
 }
 
-// held starts an operation whose nth request is held.
-func (f *faulty) held(n int, op, key, token string, ttl time.Duration) (*fault, <-chan call) {
-	x := f.arm(holdRequest, n)
-	return x, f.e.meanwhile(func() call { return f.do(op, key, token, asked(op, ttl)) })
+// held starts an operation whose nth request is held back.
+func (f *faulty) held(n int, op, key, token string, ttl time.Duration) (*faultproxy.Fault, <-chan harness.Call) {
+	x := f.arm(faultproxy.HoldRequest, n)
+	return x, f.Env.Meanwhile(func() harness.Call { return f.Do(op, key, token, asked(op, ttl)) })
 }
 
-// stopped returns nil once the operation stands still, or what came of it without that.
-func (f *faulty) stopped(x *fault, result <-chan call) *call {
+// stopped returns nil once the operation is paused, or its outcome if it ends without that.
+func (f *faulty) stopped(x *faultproxy.Fault, result <-chan harness.Call) *harness.Call {
 	select {
 	case r, ok := <-result:
-		f.p.disarm()
+		f.p.Disarm()
 		if !ok {
-			f.e.goOn()
+			f.Env.GoOn()
 		}
 		return &r
-	case <-x.hit:
+	case <-x.Hit:
 		return nil
 	}
 }
 
-// resumed lets B have the lock, lets the operation go on, and sees B keep the lock.
-func (f *faulty) resumed(x *fault, result <-chan call, key string, expired time.Time) {
-	e, next := f.e, f.e.token()
-	// If the step that counts has been done already, the lock is free, or it is D's for what D asked.
+// resumed lets B acquire the lock, continues the operation, and checks that B keeps the lock.
+func (f *faulty) resumed(x *faultproxy.Fault, result <-chan harness.Call, key string, expired time.Time) {
+	e, next := f.Env, f.Env.Token()
+	// If the operation has taken effect already, the lock is free, or D's for the ttl that D asked for.
 	if d := time.Now().Add(pausedAsk); d.After(expired) {
 		expired = d
 	}
-	b := e.B.takesWhen(key, next, long, time.Time{}, expired, "the lock is free, or it expires")
-	e.note("D's request is let go")
-	x.release()
+	b := e.B.TakesWhen(key, next, harness.Long, time.Time{}, expired, "the lock is free, or it expires")
+	e.Note("D's request is delivered")
+	x.Release()
 	r := <-result
 	f.carriedOut(x)
-	if r.op != "Release" && r.ok && r.err == nil && b.end.Before(r.start.Add(pausedAsk)) {
-		e.fail(fmt.Sprintf("D.%s = false, or an error: B has held the lock since %s", r.op, e.at(b.end)),
-			fmt.Sprintf("D.%s = %s", r.op, r.result()))
+	if r.Op != "Release" && r.OK && r.Err == nil && b.End.Before(r.Start.Add(pausedAsk)) {
+		e.Fail(fmt.Sprintf("D.%s = false, or an error: B has held the lock since %s", r.Op, e.At(b.End)),
+			fmt.Sprintf("D.%s = %s", r.Op, r.Result()))
 	}
-	e.C.blocked(key, "B holds it for ten minutes")
-	if r.op != "Release" { // B's lock does not end by what D asked for
-		e.sleepUntil(time.Now().Add(pausedAsk + e.granularity() + 50*time.Millisecond))
-		e.C.blocked(key, "B holds it for ten minutes")
+	e.C.Blocked(key, "B holds it for ten minutes")
+	if r.Op != "Release" { // B's lock does not end after the ttl that D asked for
+		e.SleepUntil(time.Now().Add(pausedAsk + e.Granularity() + 50*time.Millisecond))
+		e.C.Blocked(key, "B holds it for ten minutes")
 	}
-	e.B.extends(key, next, long, "B has held it all the time, by a ttl of ten minutes")
-	e.B.releases(key, next, "B holds it")
-	free := e.C.takes(key, e.token(), long, "B has released it")
-	e.C.releases(key, free.token, "C has just taken it")
+	e.B.Extends(key, next, harness.Long, "B still holds it, for ten minutes")
+	e.B.Releases(key, next, "B holds it")
+	free := e.C.Takes(key, e.Token(), harness.Long, "B has released it")
+	e.C.Releases(key, free.Token, "C has just taken it")
 }
 
-// acquirePaused holds each request of an Acquire of a lock that another token holds, until that releases it.
-// The request after that one it holds until B has taken the lock.
+// acquirePaused pauses an Acquire of a held lock at each of its requests until the holder releases the lock, and at
+// the next request until B has taken it.
 func (f *faulty) acquirePaused() {
 	f.eachStep(func(n int) bool {
-		e := f.e
+		e := f.Env
 		f.warm()
-		key, mine, next := e.key(), e.token(), e.token()
-		first := e.A.takes(key, e.token(), long, "the key is fresh")
-		x, result := f.held(n, "Acquire", key, mine, long)
-		defer x.release()
+		key, mine, next := e.Key(), e.Token(), e.Token()
+		first := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
+		x, result := f.held(n, "Acquire", key, mine, harness.Long)
+		defer x.Release()
 		if r := f.stopped(x, result); r != nil {
-			f.must(*r, false, "A holds it for ten minutes")
-			e.A.releases(key, first.token, "A holds it")
+			f.Must(*r, false, "A holds it for ten minutes")
+			e.A.Releases(key, first.Token, "A holds it")
 			return false
 		}
-		e.A.releases(key, first.token, "A holds it")
-		y := f.arm(holdRequest, 1)
-		defer y.release()
-		e.note("D's request is let go")
-		x.release()
+		e.A.Releases(key, first.Token, "A holds it")
+		y := f.arm(faultproxy.HoldRequest, 1)
+		defer y.Release()
+		e.Note("D's request is delivered")
+		x.Release()
 		r := f.stopped(y, result)
 		if r == nil {
-			b := e.B.acquire(key, next, long)
-			e.note("D's request is let go")
-			y.release()
+			b := e.B.Acquire(key, next, harness.Long)
+			e.Note("D's request is delivered")
+			y.Release()
 			last := <-result
 			r = &last
 			f.carriedOut(y)
-			if b.ok || b.err != nil {
-				e.B.must(b, true, "A has released it")
-				if r.ok {
-					e.fail("D.Acquire = false, or an error: B has the lock", fmt.Sprintf("D.Acquire = %s", r.result()))
+			if b.OK || b.Err != nil {
+				e.B.Must(b, true, "A has released it")
+				if r.OK {
+					e.Fail("D.Acquire = false, or an error: B has the lock", fmt.Sprintf("D.Acquire = %s", r.Result()))
 				}
-				e.C.blocked(key, "B holds it for ten minutes")
-				e.B.extends(key, next, long, "B has held it all the time, by a ttl of ten minutes")
-				e.B.releases(key, next, "B holds it")
+				e.C.Blocked(key, "B holds it for ten minutes")
+				e.B.Extends(key, next, harness.Long, "B still holds it, for ten minutes")
+				e.B.Releases(key, next, "B holds it")
 				return true
 			}
 		}
-		if r.ok {
-			e.B.blocked(key, "D.Acquire returned true")
+		if r.OK {
+			e.B.Blocked(key, "D.Acquire returned true")
 		}
 		f.insists("Release", key, mine, 0)
-		b := e.B.takes(key, next, long, "D has released it")
-		e.B.releases(key, b.token, "B has just taken it")
+		b := e.B.Takes(key, next, harness.Long, "D has released it")
+		e.B.Releases(key, b.Token, "B has just taken it")
 		return true
 	})
 }

@@ -6,105 +6,101 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks the channel by which a Locker hears of releases and grants is late, silent, or cannot be had,
-// while requests get through.
+// In these checks the connection by which a Locker hears of releases and grants is slow, silent, or cannot be
+// established, while requests get through.
 
-func pushChecks() []check {
-	const rulePush = "Watch, Wait: what is heard of a release shortens the rest between two attempts. That nothing can be " +
-		"heard neither fails nor delays a Lock which polling would have got."
-	const ruleGrant = "Wait: the deadline is never after the real expiry. A waiter that hears late that it was granted the " +
-		"lock does not report a lock which another holds by then."
-	const rulePlace = "Wait: first come, first served. A grant that reaches a waiter which has gone is released at once or " +
-		"passed on."
-	const pushCauses = "one connection for all that is heard, without which the call returns an error, or before which it asks " +
-		"nothing; no attempt of its own while it listens: poll, more seldom."
-	return []check{{
-		name:  "fault/grant-held-back",
-		rule:  ruleGrant,
-		needs: needsWait,
-		causes: "a message that says that the lock is ours, believed when it arrives, with a deadline that counts from then: count " +
-			"from before the grant, or extend the lock first, and take false for no grant.",
-		run: grantHeldBack,
+func pushChecks() []harness.Check {
+	const pushCauses = "a subscription without which the call returns an error, or for which it waits before it asks anything; no " +
+		"attempts while it listens: keep polling, at longer intervals."
+	return []harness.Check{{
+		Name:  "fault/delayed-grant",
+		Rules: []string{q4Deadline},
+		Needs: harness.NeedsWait,
+		Causes: "a grant that is believed when its message arrives, with a deadline that counts from then: count from before " +
+			"the grant, or extend the lock and treat false as no grant.",
+		Run: delayedGrant,
 	}, {
-		name:  "fault/gone-beside-others",
-		rule:  rulePlace,
-		needs: needsWait,
-		causes: "a waiter that could not leave the queue while its network was down, and is taken for alive because others of its " +
-			"process are; a grant for one who has gone that is dropped where it arrives: release it.",
-		run: goneBesideOthers,
+		Name:  "fault/abandoned-waiter",
+		Rules: []string{q7Dead, q9Leave},
+		Needs: harness.NeedsWait,
+		Causes: "a waiter that could not leave the queue while its network was down, and is taken for alive because other " +
+			"waiters of its process are; a grant that is dropped when it reaches a waiter that has gone: release it.",
+		Run: abandonedWaiter,
 	}, {
-		name:   "fault/place-kept",
-		rule:   rulePlace,
-		needs:  needsWait,
-		causes: "waiters that join the queue again, in any order, when their connection is back.",
-		run:    placeKeptOverCut,
+		Name:   "fault/reconnect-keeps-place",
+		Rules:  []string{q5Place},
+		Needs:  harness.NeedsWait,
+		Causes: "waiters that join the queue again, in any order, after a reconnect.",
+		Run:    reconnectKeepsPlace,
 	}, {
-		name:   "fault/push-refused",
-		rule:   rulePush,
-		causes: pushCauses,
-		run: func(e *env) {
-			withoutPush(e, "new connections of D are refused, and those that are there work", 0, func(f *faulty, _ map[*link]struct{}) {
-				f.p.refuseDials()
+		Name:   "fault/push-refused",
+		Rules:  []string{w7Hint, q8Looks},
+		Causes: pushCauses,
+		Run: func(e *harness.Env) {
+			withoutPush(e, "new connections of D are refused, and its open ones work", 0, func(f *faulty, _ map[*faultproxy.Link]struct{}) {
+				f.p.RefuseDials()
 			}, nil)
 		},
 	}, {
-		name:   "fault/push-hangs",
-		rule:   rulePush,
-		causes: pushCauses,
-		run: func(e *env) {
-			withoutPush(e, "new connections of D hang, and those that are there work", 0, func(f *faulty, _ map[*link]struct{}) {
-				f.p.hangDials()
+		Name:   "fault/push-hangs",
+		Rules:  []string{w7Hint, q8Looks},
+		Causes: pushCauses,
+		Run: func(e *harness.Env) {
+			withoutPush(e, "new connections of D hang, and its open ones work", 0, func(f *faulty, _ map[*faultproxy.Link]struct{}) {
+				f.p.HangDials()
 			}, nil)
 		},
 	}, {
-		name:   "fault/push-silent",
-		rule:   rulePush,
-		causes: pushCauses + " No look at the lock for as long as its holder's ttl, which may be hours.",
-		run: func(e *env) {
-			withoutPush(e, "", seldom, nil, func(f *faulty, before map[*link]struct{}) {
-				e.note("%s that D has made since it waits, and nothing else, hang from now on", plural(f.p.hangOthers(before), "connection"))
+		Name:   "fault/push-silent",
+		Rules:  []string{w7Hint, q8Looks},
+		Causes: pushCauses + " Do not sleep for as long as the holder's ttl, which may be hours.",
+		Run: func(e *harness.Env) {
+			withoutPush(e, "", seldom, nil, func(f *faulty, before map[*faultproxy.Link]struct{}) {
+				e.Note("%s that D has opened since it waits hang from now on", harness.Plural(f.p.HangOthers(before), "connection"))
 			})
 		},
 	}}
 }
 
-// seldom is how long a Locker may rest between two looks at a lock whose releases it should hear of.
+// seldom is how long a Locker may sleep between two looks at a lock whose releases it should hear of.
 const seldom = 12 * time.Second
 
-// withoutPush lets D wait for a lock, by locker.Lock, while it cannot hear of releases. Before is done before
-// it waits, and after when it has waited for a moment.
-func withoutPush(e *env, what string, rest time.Duration, before, after func(f *faulty, connected map[*link]struct{})) {
-	if !e.has(needsWatch) && !e.has(needsWait) {
-		e.skip("the Locker hears of no releases: it is neither a locker.Watcher nor a locker.Waiter")
+// withoutPush lets D wait for a lock, through locker.Lock, while it cannot hear of releases. It calls before first,
+// and after when D has waited for a moment.
+func withoutPush(e *harness.Env, what string, rest time.Duration, before, after func(f *faulty, connected map[*faultproxy.Link]struct{})) {
+	if !e.Has(harness.NeedsWatch) && !e.Has(harness.NeedsWait) {
+		e.Skip("the Locker is neither a locker.Watcher nor a locker.Waiter")
 	}
-	// A request may have come to use a connection that hangs, on a busy machine: hardly each time.
+	// On a busy machine a request may use a connection that hangs, but hardly each time.
 	const tries = 3
 	for try := 1; !locksWithoutPush(e, what, rest, before, after, try == tries); try++ {
-		e.forget()
+		e.Forget()
 	}
 }
 
-// requestsAtOnce are more requests than a Wait makes at the same time.
+// requestsAtOnce is more requests than a Wait makes at the same time.
 const requestsAtOnce = 6
 
-// connections makes D connect for several requests at the same time, and returns its connections. What is new
-// after that is hardly a request's.
-func (f *faulty) connections() map[*link]struct{} {
-	f.e.each(requestsAtOnce, func(int) { f.insists("Acquire", f.e.key(), f.e.token(), long) })
-	return f.p.connected()
+// connections makes D connect for several requests at the same time, and returns its connections. A connection
+// that D opens after that is hardly for a request.
+func (f *faulty) connections() map[*faultproxy.Link]struct{} {
+	f.Env.Each(requestsAtOnce, func(int) { f.insists("Acquire", f.Env.Key(), f.Env.Token(), harness.Long) })
+	return f.p.Connected()
 }
 
-// locksWithoutPush is one try. It is false when D's Lock was an error and this was not the last.
-func locksWithoutPush(e *env, what string, rest time.Duration, before, after func(f *faulty, connected map[*link]struct{}),
+// locksWithoutPush is one try. It returns false if Lock returned an error and this was not the last try.
+func locksWithoutPush(e *harness.Env, what string, rest time.Duration, before, after func(f *faulty, connected map[*faultproxy.Link]struct{}),
 	last bool) bool {
 	f := newFaulty(e)
 	connected := f.connections()
-	key := e.key()
-	a := e.A.takes(key, e.token(), long, "the key is fresh")
+	key := e.Key()
+	a := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
 	if before != nil {
-		e.note("%s", what)
+		e.Note("%s", what)
 		before(f, connected)
 	}
 	type locked struct {
@@ -112,174 +108,172 @@ func locksWithoutPush(e *env, what string, rest time.Duration, before, after fun
 		err   error
 	}
 	done := make(chan locked, 1)
-	ctx, cancel := context.WithTimeout(e.ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(e.Ctx, 2*time.Minute)
 	defer cancel()
-	e.note("locker.Lock is called on D")
-	e.background.Go(func() {
-		e.guard(func() {
-			lease, err := locker.Lock(ctx, f.l, key, long)
-			done <- locked{lease, err}
-		})
+	e.Note("locker.Lock is called on D")
+	e.Go(func() {
+		lease, err := locker.Lock(ctx, f.Locker, key, harness.Long)
+		done <- locked{lease, err}
 	})
-	e.sleep(f.moment() + 300*time.Millisecond)
+	e.Sleep(f.moment() + 300*time.Millisecond)
 	if after != nil {
 		after(f, connected)
 	}
-	released := e.A.releases(key, a.token, "A holds the lock")
-	due := released.end.Add(2*time.Second + rest)
-	got, _ := hears(e, done, func() time.Time { return due }, "locker.Lock on D has the lock: A has released it, and D's requests get through")
+	released := e.A.Releases(key, a.Token, "A holds the lock")
+	due := released.End.Add(2*time.Second + rest)
+	got, _ := harness.Receive(e, done, func() time.Time { return due }, "locker.Lock on D returns the lock: A has released it, and D's requests get through")
 	if got.err != nil && !last {
 		return false
 	}
 	if got.err != nil {
-		e.failAbout("", "locker.Lock on D = a lease, nil: A has released the lock, and D's requests get through",
+		e.FailAbout("", "locker.Lock on D = a lease, nil: A has released the lock, and D's requests get through",
 			fmt.Sprintf("locker.Lock = %q", got.err.Error()))
 	}
-	e.C.blocked(key, "D holds the lock")
-	f.p.heal(e.tb)
-	e.note("D's link works again")
+	e.C.Blocked(key, "D holds the lock")
+	f.p.Heal(e.TB)
+	e.Note("D's link works again")
 	f.warm()
 	f.insists("Release", key, got.lease.Token(), 0)
-	c := e.C.takesFree(key, e.token(), long, time.Time{}, time.Now(), "D has released it")
-	e.C.releases(key, c.token, "C has just taken it")
+	c := e.C.TakesFree(key, e.Token(), harness.Long, time.Time{}, time.Now(), "D has released it")
+	e.C.Releases(key, c.Token, "C has just taken it")
 	got.lease.Detach()
 	return true
 }
 
-// grantHeldBack lets D's turn come while it hears nothing, until another has the lock.
-func grantHeldBack(e *env) {
+// delayedGrant grants D the lock while D hears nothing, until another client has the lock.
+func delayedGrant(e *harness.Env) {
 	ways := []struct {
 		what string
 		do   func(f *faulty)
 		heal func(f *faulty)
 	}{
-		{"what the server sends to D is held back", func(f *faulty) { f.p.deafen() }, func(f *faulty) { f.p.heal(e.tb) }},
-		{"D's link hangs, both ways", func(f *faulty) { f.p.hang() }, func(f *faulty) { f.p.heal(e.tb) }},
-		{"what the server sends to D is held back, and then lost with its connections", func(f *faulty) { f.p.deafen() },
-			func(f *faulty) { f.p.cut(); f.p.heal(e.tb) }},
+		{"replies and messages to D are held back", func(f *faulty) { f.p.Deafen() }, func(f *faulty) { f.p.Heal(e.TB) }},
+		{"D's link hangs in both directions", func(f *faulty) { f.p.Hang() }, func(f *faulty) { f.p.Heal(e.TB) }},
+		{"replies and messages to D are held back, and then lost with its connections", func(f *faulty) { f.p.Deafen() },
+			func(f *faulty) { f.p.Cut(); f.p.Heal(e.TB) }},
 	}
-	e.each(len(ways), func(i int) {
+	e.Each(len(ways), func(i int) {
 		f := newFaulty(e)
-		key, token := e.key(), e.token()
-		a := e.A.takes(key, e.token(), long, "the key is fresh")
+		key, token := e.Key(), e.Token()
+		a := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
 		result := f.waits(key, token)
-		f.standsInLine(result)
-		e.sleep(f.moment()) // by now it listens
-		e.note("%s", ways[i].what)
+		f.joinsQueue(result)
+		e.Sleep(f.moment()) // it may subscribe
+		e.Note("%s", ways[i].what)
 		ways[i].do(f)
-		released := e.A.releases(key, a.token, "A holds the lock")
-		// A call under way may take or extend it once more before the client gives it up.
-		c := e.C.takesWhen(key, e.token(), long, time.Time{}, released.end.Add(waitTTL+healing), "D, should it be its turn, has the lock for its ttl")
-		e.note("D's link works again")
+		released := e.A.Releases(key, a.Token, "A holds the lock")
+		// A call that is under way may acquire or extend the lock once more.
+		c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, released.End.Add(waitTTL+healing), "D may have been granted the lock, for its ttl")
+		e.Note("D's link works again")
 		ways[i].heal(f)
-		reported := func(w call) {
-			if w.ok && w.deadline.After(c.end) {
-				e.failAbout(key, fmt.Sprintf("D.Wait goes on, or is an error, or a deadline not after %s: C has had the lock since then, for ten minutes",
-					e.at(c.end)), fmt.Sprintf("D.Wait = %s, which is %s", w.result(), e.at(w.deadline)))
+		reported := func(w harness.Call) {
+			if w.OK && w.Deadline.After(c.End) {
+				e.FailAbout(key, fmt.Sprintf("D.Wait waits on, or returns an error, or a deadline not after %s: since then C holds the lock, for ten minutes",
+					e.At(c.End)), fmt.Sprintf("D.Wait = %s, that is until %s", w.Result(), e.At(w.Deadline)))
 			}
 		}
 		timer := time.NewTimer(time.Second + f.moment())
 		defer timer.Stop()
-		var w call
+		var w harness.Call
 		select {
 		case w = <-result:
 			reported(w)
 		case <-timer.C:
 		}
-		e.A.blocked(key, "C holds the lock")
-		e.C.extends(key, c.token, long, "C holds the lock, and D's late requests do not matter")
-		e.C.releases(key, c.token, "C holds the lock")
-		if w.client == nil {
+		e.A.Blocked(key, "C holds the lock")
+		e.C.Extends(key, c.Token, harness.Long, "C holds the lock; D's late requests concern another token")
+		e.C.Releases(key, c.Token, "C holds the lock")
+		if w.Client == nil {
 			w = f.waited(result)
 		}
 		f.insists("Release", key, token, 0)
-		b := e.B.takesWhen(key, e.token(), long, time.Time{}, time.Now().Add(waitTTL), "D has released its token, or its ttl has passed")
-		e.B.releases(key, b.token, "B has just taken it")
+		b := e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(waitTTL), "D has released its token, or its ttl has passed")
+		e.B.Releases(key, b.Token, "B has just taken it")
 	})
 }
 
-// goneBesideOthers lets a waiter of D end while none of D's requests gets through, so that it cannot leave the
-// queue, beside another of D's that goes on: in one way with what D hears by, in the other without.
-func goneBesideOthers(e *env) {
-	e.each(2, func(i int) {
+// abandonedWaiter cancels a waiter of D while D's requests do not get through, so that it cannot leave the queue,
+// while another waiter of D stays: once with all of D's link broken, and once with D's subscription intact.
+func abandonedWaiter(e *harness.Env) {
+	e.Each(2, func(i int) {
 		f := newFaulty(e)
 		connected := f.connections()
-		key := e.key()
-		a := e.A.takes(key, e.token(), long, "the key is fresh")
-		ctx, cancel := context.WithCancel(e.ctx)
+		key := e.Key()
+		a := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
+		ctx, cancel := context.WithCancel(e.Ctx)
 		defer cancel()
-		gone := f.client.waits(ctx, key, e.token(), long)
-		f.standsInLine(gone)
-		stays := f.client.waits(e.ctx, key, e.token(), long)
-		e.sleep(e.standing())
-		b := e.B.waits(e.ctx, key, e.token(), long)
-		e.sleep(e.standing())
+		gone := f.Client.Waits(ctx, key, e.Token(), harness.Long)
+		f.joinsQueue(gone)
+		stays := f.Client.Waits(e.Ctx, key, e.Token(), harness.Long)
+		e.Sleep(e.Standing())
+		b := e.B.Waits(e.Ctx, key, e.Token(), harness.Long)
+		e.Sleep(e.Standing())
 		if i == 0 {
-			e.note("D's link hangs, and the ctx of its first waiter is cancelled")
-			f.p.hang()
+			e.Note("D's link hangs, and the ctx of its first waiter is cancelled")
+			f.p.Hang()
 		} else {
-			e.note("the connections that D had before it waited hang, and new ones, and the ctx of its first waiter is cancelled")
-			f.p.hangThese(connected)
-			f.p.hangDials()
+			e.Note("the connections that D had before it waited hang, and so do new ones, and the ctx of its first waiter is cancelled")
+			f.p.HangThese(connected)
+			f.p.HangDials()
 		}
 		cancel()
-		e.sleep(cleanUpWindow + time.Second) // what tries to leave gives up
-		e.note("the connections that hang are cut, and then D's link works again")
+		e.Sleep(cleanupWindow + time.Second) // attempts to leave the queue give up
+		e.Note("the connections that hang are cut, and then D's link works again")
 		if i == 0 {
-			f.p.cut()
+			f.p.Cut()
 		} else {
-			cutAll(connected)
+			faultproxy.CutAll(connected)
 		}
-		f.p.heal(e.tb)
+		f.p.Heal(e.TB)
 		f.warm()
-		released := e.A.releases(key, a.token, "A holds the lock")
+		released := e.A.Releases(key, a.Token, "A holds the lock")
 		for served := 0; served < 2; served++ {
-			var r call
+			var r harness.Call
 			select {
 			case r = <-stays:
 				stays = nil
 			case r = <-b:
 				b = nil
-			case <-time.After(time.Until(released.end.Add(seldom)) + e.patience()):
-				e.failLate(e.check.causes, key, "those who wait, and have not gone, have the lock in turn: A has released it, and so has "+
-					"each who had it", fmt.Sprintf("only %d of 2 have had it, with all patience", served))
-			case <-e.ctx.Done():
+			case <-time.After(time.Until(released.End.Add(seldom)) + e.Patience()):
+				e.FailLate(e.Check.Causes, key, "both remaining waiters are served: A has released the lock, and so has each waiter that was "+
+					"served", fmt.Sprintf("%d of 2 were served, even on a slow machine", served))
+			case <-e.Ctx.Done():
 				return
 			}
-			if r.ok {
-				released = r.client.releases(key, r.token, "its Wait has returned")
+			if r.OK {
+				released = r.Client.Releases(key, r.Token, "its Wait has returned")
 			} else {
-				f.insists("Release", key, r.token, 0)
+				f.insists("Release", key, r.Token, 0)
 			}
 		}
-		e.C.takesFree(key, e.token(), long, time.Time{}, released.end, "all have released it")
+		e.C.TakesFree(key, e.Token(), harness.Long, time.Time{}, released.End, "all holders have released it")
 	})
 }
 
-// placeKeptOverCut cuts the connections of D while some wait on it.
-func placeKeptOverCut(e *env) {
+// reconnectKeepsPlace cuts D's connections while D has several waiters.
+func reconnectKeepsPlace(e *harness.Env) {
 	f := newFaulty(e)
-	e.patiently(func(rest time.Duration) (ok bool, expected, happened string) {
-		key := e.key()
-		a := e.A.takes(key, e.token(), long, "the key is fresh")
-		var results []<-chan call
+	e.Patiently(func(rest time.Duration) harness.Verdict {
+		key := e.Key()
+		a := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
+		var results []<-chan harness.Call
 		const waiters = 4
 		for range waiters {
-			results = append(results, f.client.waits(e.ctx, key, e.token(), long))
-			e.sleep(rest)
+			results = append(results, f.Client.Waits(e.Ctx, key, e.Token(), harness.Long))
+			e.Sleep(rest)
 		}
-		e.sleep(e.standing())
-		e.note("D's connections are cut")
-		f.p.cut()
-		e.sleep(e.standing())
-		e.A.releases(key, a.token, "A holds the lock")
+		e.Sleep(e.Standing())
+		e.Note("D's connections are cut")
+		f.p.Cut()
+		e.Sleep(e.Standing())
+		e.A.Releases(key, a.Token, "A holds the lock")
 		order := make(chan int, waiters)
-		e.each(waiters, func(i int) {
+		e.Each(waiters, func(i int) {
 			w := f.waited(results[i])
-			if w.ok {
+			if w.OK {
 				order <- i + 1
 			}
-			f.insists("Release", key, w.token, 0)
+			f.insists("Release", key, w.Token, 0)
 		})
 		close(order)
 		f.warm()
@@ -290,7 +284,10 @@ func placeKeptOverCut(e *env) {
 			last = i
 			got = append(got, i)
 		}
-		return in, "those of D's waiters that have no error have the lock in the order in which they joined",
-			fmt.Sprintf("it was %v", got)
+		if in {
+			return harness.Right()
+		}
+		return harness.Wrong("those waiters of D that return no error are served in the order in which they joined",
+			fmt.Sprintf("they were served in the order %v; each called Wait %v after the one before", got, rest))
 	})
 }

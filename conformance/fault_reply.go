@@ -7,40 +7,36 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-func lostReplyChecks() []check {
-	const rule = "C2 Three outcomes: an error says that the operation may or may not have happened; false says that " +
-		"it certainly has not."
-	return []check{{
-		name: "fault/acquire-reply-lost",
-		rule: rule + " C5 Same token: an attempt repeated after a lost reply succeeds.",
-		causes: "a transport error reported as false; a client library that repeats SET NX by itself after a lost reply, " +
-			"and finds the key taken by our own first attempt: when it is refused, look whose token it is; an Acquire " +
-			"that is refused although the token is its own.",
-		run: func(e *env) { newFaulty(e).acquireUnder(dropReply) },
+func lostReplyChecks() []harness.Check {
+	return []harness.Check{{
+		Name:  "fault/acquire-reply-lost",
+		Rules: []string{c2Outcomes, c5SameToken},
+		Causes: "a transport error reported as false; a client library that repeats SET NX after a lost reply and finds the key " +
+			"set by its first attempt: when refused, look whose token it is.",
+		Run: func(e *harness.Env) { newFaulty(e).acquireUnder(faultproxy.DropReply) },
 	}, {
-		name: "fault/extend-reply-lost",
-		rule: rule,
-		causes: "a transport error reported as false; a script or transaction that a client library repeats, and that " +
-			"takes its own first run for another holder's.",
-		run: func(e *env) { newFaulty(e).extendUnder(dropReply) },
+		Name:  "fault/extend-reply-lost",
+		Rules: []string{c2Outcomes},
+		Causes: "a transport error reported as false; a script or transaction that a client library repeats, and that takes " +
+			"the result of its first run for another holder's.",
+		Run: func(e *harness.Env) { newFaulty(e).extendUnder(faultproxy.DropReply) },
 	}, {
-		name: "fault/release-reply-lost",
-		rule: rule + " When the client library may have sent a Release twice, finding nothing is true or an error, " +
-			"never false. C7 Release: only when the token holds the lock; the lock is free at once.",
-		causes: "a client library that repeats the release by itself after a lost reply, finds nothing the second time " +
-			"and so reports false; a transport error reported as false; a repeated release that deletes the lock of the " +
-			"next holder.",
-		run: func(e *env) { newFaulty(e).releaseUnder(dropReply) },
+		Name:  "fault/release-reply-lost",
+		Rules: []string{c2Outcomes, c2SentTwice, c7Release},
+		Causes: "a client library that repeats the release after a lost reply and finds nothing the second time, which is " +
+			"reported as false; a transport error reported as false; a repeated release that deletes the next holder's lock.",
+		Run: func(e *harness.Env) { newFaulty(e).releaseUnder(faultproxy.DropReply) },
 	}}
 }
 
-func brokenLinkChecks() []check {
-	const rule = "C10 Faults are errors that wrap their cause: a backend that is down or hung is never false, nil, " +
-		"never a success, never a panic."
-	all := func(kinds ...faultKind) func(e *env) {
-		return func(e *env) {
+func brokenLinkChecks() []harness.Check {
+	all := func(kinds ...faultproxy.Kind) func(e *harness.Env) {
+		return func(e *harness.Env) {
 			f := newFaulty(e)
 			for _, kind := range kinds {
 				f.acquireUnder(kind)
@@ -49,169 +45,166 @@ func brokenLinkChecks() []check {
 			}
 		}
 	}
-	return []check{{
-		name: "fault/connection-refused",
-		rule: rule,
-		causes: "false, nil for every error; the cause dropped from the error by %v: wrap it with %w; a connection that " +
-			"is kept forever after it broke.",
-		run: connectionRefused,
-	}, {
-		name: "fault/reset-within-a-request",
-		rule: rule,
-		causes: "a write error, a reset or the end of the connection reported as false; an error that is not the network's in " +
-			"name (the end of a connection, a reply that makes no sense) taken for a success; a connection that is used again " +
+	return []harness.Check{{
+		Name:   "fault/connection-refused",
+		Rules:  []string{c10Faults},
+		Direct: true,
+		Causes: "(false, nil) for every error; an error that drops its cause by %v: wrap it with %w; a connection that is kept " +
 			"after it broke.",
-		run: all(resetRequest, closeRequest, garbageRequest),
+		Run: connectionRefused,
 	}, {
-		name: "fault/half-a-reply",
-		rule: rule,
-		causes: "reading a reply without looking at the error, so that what has come of it is taken for all of it, or " +
-			"for false; a client library that repeats requests by itself, see fault/release-reply-lost.",
-		run: all(halfReply),
+		Name:  "fault/reset-mid-request",
+		Rules: []string{c10Faults},
+		Causes: "a write error, a reset or the end of the connection reported as false; an error that is not a net.Error (the " +
+			"end of a connection, a malformed reply) taken for a success; a connection that is used again after it broke.",
+		Run: all(faultproxy.ResetRequest, faultproxy.CloseRequest, faultproxy.GarbageRequest),
 	}, {
-		name: "fault/garbage-reply",
-		rule: rule,
-		causes: "taking every reply that is not the expected one for false, although only a refusal may " +
-			"be; a reply that is not looked at.",
-		run: all(garbageReply),
+		Name:  "fault/truncated-reply",
+		Rules: []string{c10Faults, c2SentTwice},
+		Causes: "reading a reply without looking at the error, so that a part of it is taken for the whole, or for false; a " +
+			"client library that repeats requests, see fault/release-reply-lost.",
+		Run: all(faultproxy.HalfReply),
 	}, {
-		name: "fault/slow-link",
-		rule: "C9 Context: a method ends with its ctx, or with an I/O timeout of the client. C10: an error is for a " +
-			"backend that is down, hung, read-only or out of memory.",
-		causes: "a time limit of the adapter's own that the caller did not ask for: a constant of some milliseconds, or " +
-			"a share of the ttl.",
-		run: slowLink,
+		Name:   "fault/garbage-reply",
+		Rules:  []string{c10Faults},
+		Causes: "taking every unexpected reply for false, although only a refusal may be; a reply that is not examined.",
+		Run:    all(faultproxy.GarbageReply),
+	}, {
+		Name:   "fault/slow-link",
+		Rules:  []string{c9During, c10Faults},
+		Causes: "a time limit that the caller did not ask for: a constant of some milliseconds, or a fraction of the ttl.",
+		Run:    slowLink,
 	}}
 }
 
-// acquireUnder takes a free lock while its nth request runs into a fault, for each n.
-func (f *faulty) acquireUnder(kind faultKind) {
+// acquireUnder acquires a free lock while a fault affects the nth request, for each n.
+func (f *faulty) acquireUnder(kind faultproxy.Kind) {
 	f.eachStep(func(n int) bool {
-		key, token := f.e.key(), f.e.token()
-		r, reached := f.under(kind, n, "Acquire", key, token, long)
-		f.gives(r, "nobody else has ever asked for the lock, and it may have been taken for this token")
-		if r.ok {
-			f.e.B.blocked(key, "D's Acquire returned true")
+		key, token := f.Env.Key(), f.Env.Token()
+		r, reached := f.under(kind, n, "Acquire", key, token, harness.Long)
+		f.gives(r, "no other token has asked for the lock, and this one may have acquired it")
+		if r.OK {
+			f.Env.B.Blocked(key, "D's Acquire returned true")
 		}
-		again := f.insists("Acquire", key, token, long)
-		f.must(again, true, "nobody else has ever asked for the lock, and the token is the same")
-		f.e.B.blocked(key, "D's repeated Acquire returned true")
+		again := f.insists("Acquire", key, token, harness.Long)
+		f.Must(again, true, "no other token has asked for the lock")
+		f.Env.B.Blocked(key, "D's repeated Acquire returned true")
 		released := f.insists("Release", key, token, 0)
-		f.gives(released, "the lock is held by this token, or its release has been tried before")
-		free := f.e.B.takes(key, f.e.token(), long, "D's Release returned true")
-		f.e.B.releases(key, free.token, "B has just taken it")
+		f.gives(released, "this token holds the lock, unless an earlier Release succeeded")
+		free := f.Env.B.Takes(key, f.Env.Token(), harness.Long, "D's Release returned true")
+		f.Env.B.Releases(key, free.Token, "B has just taken it")
 		return reached
 	})
 }
 
-// extendUnder extends a lock while the nth request runs into a fault, for each n.
-func (f *faulty) extendUnder(kind faultKind) {
+// extendUnder extends a lock while a fault affects the nth request, for each n.
+func (f *faulty) extendUnder(kind faultproxy.Kind) {
 	f.eachStep(func(n int) bool {
-		key, token, _ := f.prepared(long)
-		r, reached := f.under(kind, n, "Extend", key, token, long)
+		key, token, _ := f.prepared(harness.Long)
+		r, reached := f.under(kind, n, "Extend", key, token, harness.Long)
 		f.gives(r, "this token holds the lock for ten minutes")
-		again := f.insists("Extend", key, token, long)
-		f.must(again, true, "this token has held the lock all the time, by a ttl of ten minutes")
-		f.e.B.blocked(key, "D has extended it")
+		again := f.insists("Extend", key, token, harness.Long)
+		f.Must(again, true, "this token still holds the lock, for ten minutes")
+		f.Env.B.Blocked(key, "D has extended it")
 		f.insists("Release", key, token, 0)
 		return reached
 	})
 }
 
-// releaseUnder releases a lock while the nth request runs into a fault, for each n. A repeated release must
-// not hurt the next holder.
-func (f *faulty) releaseUnder(kind faultKind) {
+// releaseUnder releases a lock while a fault affects the nth request, for each n. A repeated release must not harm
+// the next holder.
+func (f *faulty) releaseUnder(kind faultproxy.Kind) {
 	f.eachStep(func(n int) bool {
-		key, token, _ := f.prepared(long)
-		next := f.e.token()
+		key, token, _ := f.prepared(harness.Long)
+		next := f.Env.Token()
 		r, reached := f.under(kind, n, "Release", key, token, 0)
-		f.gives(r, "this token held the lock when it was called, by a ttl of ten minutes")
-		switch b := f.e.B.acquire(key, next, long); {
-		case r.ok:
-			f.e.B.must(b, true, "D.Release returned true")
-		case b.err == nil && !b.ok:
-			f.e.note("the server has not done D's Release")
+		f.gives(r, "this token held the lock when Release was called, for ten minutes")
+		switch b := f.Env.B.Acquire(key, next, harness.Long); {
+		case r.OK:
+			f.Env.B.Must(b, true, "D.Release returned true")
+		case b.Err == nil && !b.OK:
+			f.Env.Note("the server has not executed D's Release")
 			f.insists("Release", key, token, 0)
-			f.e.B.takes(key, next, long, "D has released it on a link that works")
+			f.Env.B.Takes(key, next, harness.Long, "D has released it on a link that works")
 		default:
-			f.e.B.must(b, true, "the key is free, or D holds it")
+			f.Env.B.Must(b, true, "the key is free, or D holds it")
 		}
-		f.insists("Release", key, token, 0) // whatever it says, the lock is another's now
-		f.e.C.blocked(key, "B holds it, and D's late Release is no business of B's lock")
-		f.e.B.extends(key, next, long, "B holds it, and D's late Release is no business of B's lock")
-		f.e.B.releases(key, next, "B holds it")
+		f.insists("Release", key, token, 0) // whatever it returns, the lock is another token's now
+		f.Env.C.Blocked(key, "B holds it; D's late Release concerns another token")
+		f.Env.B.Extends(key, next, harness.Long, "B holds it; D's late Release concerns another token")
+		f.Env.B.Releases(key, next, "B holds it")
 		return reached
 	})
 }
 
-// refusedPatience is how long an operation is given to fail while connections are refused. Some clients try
-// until their context ends.
+// refusedPatience is how long an operation may take to fail while connections are refused. Some clients retry until
+// their context ends.
 const refusedPatience = 5 * time.Second
 
-func connectionRefused(e *env) {
+func connectionRefused(e *harness.Env) {
 	f := newFaulty(e)
-	held, token, _ := f.prepared(long)
-	free, other := e.key(), e.token()
-	f.p.refuse()
-	e.note("D's connections are cut, and new ones are refused")
+	held, token, _ := f.prepared(harness.Long)
+	free, other := e.Key(), e.Token()
+	f.p.Refuse()
+	e.Note("D's connections are cut, and new ones are refused")
 	for _, op := range []string{"Acquire", "Extend", "Release"} {
 		key, tok := held, token
 		if op == "Acquire" {
 			key, tok = free, other
 		}
-		// The first may find that a connection has ended; the second has to connect.
+		// The first call may find that its connection has ended; the second one must dial.
 		for range 2 {
-			r := f.within(refusedPatience, op, key, tok, asked(op, long))
-			if r.err == nil {
-				e.fail(fmt.Sprintf("D.%s = an error: the backend cannot be reached", op),
-					fmt.Sprintf("D.%s = %s", op, r.result()))
+			r := f.within(refusedPatience, op, key, tok, asked(op, harness.Long))
+			if r.Err == nil {
+				e.Fail(fmt.Sprintf("D.%s = an error: the backend cannot be reached", op),
+					fmt.Sprintf("D.%s = %s", op, r.Result()))
 			}
-			if r.ok {
-				e.fail(fmt.Sprintf("D.%s = false with its error", op), fmt.Sprintf("D.%s = %s", op, r.result()))
+			if r.OK {
+				e.Fail(fmt.Sprintf("D.%s returns false with an error", op), fmt.Sprintf("D.%s = %s", op, r.Result()))
 			}
 		}
-		r := f.within(refusedPatience, op, key, tok, asked(op, long))
-		// Where a client gives up only when its context ends, that is the cause.
-		if r.end.Sub(r.start) < refusedPatience && !hasCause(r.err) {
-			e.fail(fmt.Sprintf("errors.Is finds the cause of D.%s's error, that the connection was refused, or what the "+
-				"client library says of it", op), fmt.Sprintf("D.%s = %s, which wraps nothing", op, r.result()))
+		r := f.within(refusedPatience, op, key, tok, asked(op, harness.Long))
+		// If a client gives up only when its context ends, the cause is the context's error.
+		if r.End.Sub(r.Start) < refusedPatience && !hasCause(r.Err) {
+			e.Fail(fmt.Sprintf("the error of D.%s wraps its cause, that the connection was refused, or the client library's "+
+				"error for that", op), fmt.Sprintf("D.%s = %s, which wraps nothing", op, r.Result()))
 		}
 	}
-	f.p.heal(e.tb)
-	e.note("D's link works again")
-	again := f.insists("Acquire", free, other, long)
-	f.must(again, true, "nobody else has ever asked for the lock")
-	again = f.insists("Extend", held, token, long)
-	f.must(again, true, "this token has held the lock all the time, by a ttl of ten minutes")
+	f.p.Heal(e.TB)
+	e.Note("D's link works again")
+	again := f.insists("Acquire", free, other, harness.Long)
+	f.Must(again, true, "no other token has asked for the lock")
+	again = f.insists("Extend", held, token, harness.Long)
+	f.Must(again, true, "this token still holds the lock, for ten minutes")
 	again = f.insists("Release", held, token, 0)
-	f.gives(again, "this token has held the lock all the time, by a ttl of ten minutes")
-	e.B.takes(held, e.token(), long, "D's Release returned true")
-	e.B.blocked(free, "D holds it")
+	f.gives(again, "this token still holds the lock, for ten minutes")
+	e.B.Takes(held, e.Token(), harness.Long, "D's Release returned true")
+	e.B.Blocked(free, "D holds it")
 }
 
-// hasCause says whether err is, or wraps, that a connection was refused. A client library may have words of its
-// own for that; but text alone, as %v makes it, is no cause.
+// hasCause reports whether err wraps the refusal of a connection. A client library may have its own error for that,
+// but mere text, as %v makes it, is not a cause.
 func hasCause(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) ||
 		strings.Contains(fmt.Sprint(err), "refused") && reflect.TypeOf(err) != reflect.TypeOf(errors.New(""))
 }
 
-// slowLink does each operation over a link that takes its time, with little ttl.
-func slowLink(e *env) {
+// slowLink makes each call over a slow link, with a short ttl.
+func slowLink(e *harness.Env) {
 	f := newFaulty(e)
-	key, token, _ := f.prepared(long)
-	free := e.key()
-	f.p.delay(120 * time.Millisecond)
-	e.note("each request of D, and each reply, takes 120ms longer")
+	key, token, _ := f.prepared(harness.Long)
+	free := e.Key()
+	f.p.Delay(120 * time.Millisecond)
+	e.Note("each request and each reply of D is delayed by 120ms")
 	patient := func(op, key, token string) {
-		r := f.do(op, key, token, asked(op, time.Second))
-		for r.err != nil && r.end.Sub(r.start) > time.Second { // the client's own timeout, on a busy machine
-			r = f.do(op, key, token, asked(op, time.Second))
+		r := f.Do(op, key, token, asked(op, time.Second))
+		for r.Err != nil && r.End.Sub(r.Start) > time.Second { // the client's I/O timeout, on a busy machine
+			r = f.Do(op, key, token, asked(op, time.Second))
 		}
-		f.must(r, true, fmt.Sprintf("the backend is slow, and ctx ends in %v", opTimeout))
+		f.Must(r, true, fmt.Sprintf("the link is slow, but ctx does not end for %v", harness.OpTimeout))
 	}
-	patient("Acquire", free, e.token())
+	patient("Acquire", free, e.Token())
 	patient("Extend", key, token)
-	other, token, _ := f.prepared(long)
+	other, token, _ := f.prepared(harness.Long)
 	patient("Release", other, token)
 }

@@ -1,204 +1,230 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks a request of D takes effect and is not heard of, and what is said later has to agree with it.
+// In these checks a request of D takes effect without a reply, and later answers must agree with that.
 
-func repeatedChecks() []check {
-	return []check{{
-		name: "fault/acquire-repeated-late",
-		rule: "C2 Three outcomes: false says that the operation certainly was not done.",
-		causes: "a client library that repeats a request by itself after a lost reply: the first one took the lock, which has " +
-			"expired since, and the second is refused. A refusal of what was sent twice is an error.",
-		run: func(e *env) {
+func retryChecks() []harness.Check {
+	return []harness.Check{{
+		Name:  "fault/acquire-retried-late",
+		Rules: []string{c2Outcomes, c2SentTwice},
+		Causes: "a client library that repeats a request after a lost reply: the first one acquired the lock, which has expired " +
+			"since, and the second one is refused. A refusal of a request that was sent twice is an error.",
+		Run: func(e *harness.Env) {
 			f := newFaulty(e)
-			f.eachStep(f.repeatedLate)
+			f.eachStep(f.retriedLate)
 		},
 	}, {
-		name: "fault/extend-holds",
-		rule: "C3 Never early: after Extend returned true, no other token acquires before ttl has passed.",
-		causes: "what is remembered in the process of an earlier Extend without an answer, and is not replaced by what is known " +
-			"since; a client library that repeats the earlier one behind the later one; a lock that is looked up after an error, " +
-			"and whose own token is taken for the extension: the lock is held, until its old time is up.",
-		run: func(e *env) {
-			e.each(3, func(i int) {
+		Name:  "fault/extend-after-lost-reply",
+		Rules: []string{c3NeverEarly, eExtend},
+		Causes: "what the process remembers of an unanswered Extend, and does not replace after a later one; a client library " +
+			"that repeats the earlier request after the later one; a lock that is looked up after an error and found to be " +
+			"the caller's own, although only until its old expiry.",
+		Run: func(e *harness.Env) {
+			e.Each(3, func(i int) {
 				f := newFaulty(e)
 				f.eachStep([]func(n int) bool{
 					f.extendAfter,
-					func(n int) bool { return f.extendLost(resetRequest, n) },
-					func(n int) bool { return f.extendLost(closeRequest, n) },
+					func(n int) bool { return f.extendLost(faultproxy.ResetRequest, n) },
+					func(n int) bool { return f.extendLost(faultproxy.CloseRequest, n) },
 				}[i])
 			})
 		},
 	}, {
-		name:  "fault/extend-holds-in-line",
-		rule:  "C3 Never early: after Extend returned true, no other token acquires before ttl has passed.",
-		needs: needsWait,
-		causes: "a lock that is handed on within the process, and with it what was not known about the one before: its unanswered " +
-			"Extend ends the next holder's time.",
-		run: func(e *env) {
-			// What is handed on within the process may begin with the second holder.
-			e.each(2, func(i int) {
+		Name:  "fault/extend-after-lost-reply-queued",
+		Rules: []string{c3NeverEarly, eExtend},
+		Needs: harness.NeedsWait,
+		Causes: "a lock that is handed on within the process together with what was unknown about its last holder, whose " +
+			"unanswered Extend then ends the next holder's lock.",
+		Run: func(e *harness.Env) {
+			// A Locker may hand locks on within the process only from the second holder on.
+			e.Each(2, func(i int) {
 				f := newFaulty(e)
-				f.extendInLine(i)
+				e.Surely(func(rest time.Duration) harness.Verdict { return f.extendQueued(i, rest) })
 			})
 		},
 	}}
 }
 
-// repeatedLate drops the reply to the nth request of an Acquire, and holds the next request, should the client
-// repeat by itself, until the lock that the first may have taken is another's.
-func (f *faulty) repeatedLate(n int) (reached bool) {
-	e := f.e
+// retriedLate drops the reply to the nth request of an Acquire. If the client library then repeats it, the repeated
+// request is held back until the lock that the first one may have acquired is another token's.
+func (f *faulty) retriedLate(n int) (reached bool) {
+	e := f.Env
 	f.warm()
 	const ttl = 1500 * time.Millisecond
-	key, token, next := e.key(), e.token(), e.token()
-	x, y := f.p.armThen(dropReply, n, holdRequest)
-	defer y.release()
-	e.note("from here on, D's request number %d %v; the one after it %v", n, dropReply, holdRequest)
-	result := e.meanwhile(func() call { return f.do("Acquire", key, token, ttl) })
+	key, token, next := e.Key(), e.Token(), e.Token()
+	x, y := f.p.ArmThen(faultproxy.DropReply, n, faultproxy.HoldRequest)
+	defer y.Release()
+	e.Note("from here on, D's request number %d %v; the one after it %v", n, faultproxy.DropReply, faultproxy.HoldRequest)
+	result := e.Meanwhile(func() harness.Call { return f.Do("Acquire", key, token, ttl) })
 	r := f.stopped(y, result)
 	switch {
-	case !x.acted():
-		f.must(*r, true, "nothing was in its way")
+	case !x.Acted():
+		f.Must(*r, true, "no fault affected it")
 		f.insists("Release", key, token, 0)
 		return false
-	case r != nil: // it does not repeat
-		f.gives(*r, "nobody else has ever asked for the lock")
+	case r != nil: // not repeated
+		f.gives(*r, "no other token has asked for the lock")
 		f.insists("Release", key, token, 0)
 		return true
 	}
 	asked := time.Now()
-	first := e.B.acquire(key, next, long)
-	took := first.err == nil && !first.ok // D's first request
+	first := e.B.Acquire(key, next, harness.Long)
+	took := first.Err == nil && !first.OK // D's first request
 	b := first
-	if !first.ok {
-		b = e.B.takesWhen(key, next, long, time.Time{}, asked.Add(ttl), "D's Acquire was done at best, for "+ttl.String())
+	if !first.OK {
+		b = e.B.TakesWhen(key, next, harness.Long, time.Time{}, asked.Add(ttl), "D's Acquire may have acquired it, for "+ttl.String())
 	}
-	e.note("D's request is let go")
-	y.release()
+	e.Note("D's request is delivered")
+	y.Release()
 	last := <-result
 	f.carriedOut(y)
-	if last.err == nil && !last.ok && took {
-		e.failAbout(key, "D.Acquire = an error: its first request took the lock, and the ttl has passed since", "D.Acquire = "+last.result())
+	if last.Err == nil && !last.OK && took {
+		e.FailAbout(key, "D.Acquire = an error: its first request acquired the lock, and the ttl has passed since", "D.Acquire = "+last.Result())
 	}
-	if last.err == nil && last.ok && last.start.Add(ttl).After(b.end) {
-		e.failAbout(key, "D.Acquire = an error, or false: B has the lock", "D.Acquire = "+last.result())
+	if last.Err == nil && last.OK && last.Start.Add(ttl).After(b.End) {
+		e.FailAbout(key, "D.Acquire = an error, or false: B has the lock", "D.Acquire = "+last.Result())
 	}
 	f.insists("Release", key, token, 0)
-	e.C.blocked(key, "B holds it")
-	e.B.releases(key, next, "B holds it")
+	e.C.Blocked(key, "B holds it")
+	e.B.Releases(key, next, "B holds it")
 	return true
 }
 
-// extendAfter extends a lock for long after an extension for less, the reply to whose nth request was lost.
+// extendAfter extends a lock by ten minutes after a shorter extension, the reply to whose nth request was lost.
 func (f *faulty) extendAfter(n int) (reached bool) {
-	e := f.e
+	e := f.Env
 	const short = 800 * time.Millisecond
-	key, token, _ := f.prepared(long)
-	x := f.arm(dropReply, n)
-	r := f.do("Extend", key, token, short)
-	f.p.disarm()
-	if !x.acted() {
-		f.must(r, true, "nothing was in its way")
+	key, token, _ := f.prepared(harness.Long)
+	x := f.arm(faultproxy.DropReply, n)
+	r := f.Do("Extend", key, token, short)
+	f.p.Disarm()
+	if !x.Acted() {
+		f.Must(r, true, "no fault affected it")
 		f.insists("Release", key, token, 0)
 		return false
 	}
-	later := f.insists("Extend", key, token, long)
-	if !later.ok && later.end.Before(r.start.Add(short)) {
-		f.must(later, true, fmt.Sprintf("this token has held the lock all the time, by a ttl of %v at least", short))
+	later := f.insists("Extend", key, token, harness.Long)
+	if !later.OK && later.End.Before(r.Start.Add(short)) {
+		f.Must(later, true, fmt.Sprintf("this token still holds the lock, for at least %v", short))
 	}
-	if !later.ok {
-		e.inconclusive("D's second Extend came after the time of the first")
+	if !later.OK {
+		e.Inconclusive("D's second Extend came after the ttl of the first")
 	}
-	e.sleepUntil(later.end.Add(short + e.granularity() + 300*time.Millisecond))
-	e.B.blocked(key, "D's second Extend, by ten minutes, returned true; that the first one asked for less does not matter")
+	e.SleepUntil(later.End.Add(short + e.Granularity() + 300*time.Millisecond))
+	e.B.Blocked(key, "D's second Extend, by ten minutes, returned true; the first one asked for less")
 	f.insists("Release", key, token, 0)
 	return true
 }
 
-// extendLost extends a lock of some seconds by ten minutes while its nth request is lost. Once D says that it has
-// extended the lock, at once or when asked again, the lock outlives those seconds.
-func (f *faulty) extendLost(kind faultKind, n int) (reached bool) {
-	e := f.e
-	e.inTime("D extends a lock of some seconds while its request is lost", func(scale time.Duration) bool {
+// extendLost extends a lock of some seconds by ten minutes while its nth request is lost. Once Extend has returned
+// true, immediately or when repeated, the lock must outlive those seconds.
+func (f *faulty) extendLost(kind faultproxy.Kind, n int) (reached bool) {
+	e := f.Env
+	e.InTime("D extends a lock of some seconds while its request is lost", func(scale time.Duration) bool {
 		ttl := scale * 3 * time.Second
 		key, token, held := f.prepared(ttl)
 		x := f.arm(kind, n)
-		r := f.do("Extend", key, token, long)
-		f.p.disarm()
-		if reached = x.acted(); !reached {
-			if r.err != nil || !r.ok && r.end.Before(held.until()) {
-				f.must(r, true, "nothing was in its way")
+		r := f.Do("Extend", key, token, harness.Long)
+		f.p.Disarm()
+		if reached = x.Acted(); !reached {
+			if r.Err != nil || !r.OK && r.End.Before(held.Until()) {
+				f.Must(r, true, "no fault affected it")
 			}
 			f.insists("Release", key, token, 0)
 			return true
 		}
-		if !r.ok {
-			r = f.insists("Extend", key, token, long)
+		if !r.OK {
+			r = f.insists("Extend", key, token, harness.Long)
 		}
-		if !r.ok {
-			if r.end.Before(held.until()) {
-				f.must(r, true, fmt.Sprintf("this token has held the lock all the time, by a ttl of %v at least", ttl))
+		if !r.OK {
+			if r.End.Before(held.Until()) {
+				f.Must(r, true, fmt.Sprintf("this token still holds the lock, for at least %v", ttl))
 			}
 			return false
 		}
-		e.sleepUntil(held.end.Add(ttl + e.granularity() + 300*time.Millisecond))
-		e.B.blocked(key, fmt.Sprintf("D's Extend by ten minutes returned true; that the lock was acquired for %v does not matter", ttl))
+		e.SleepUntil(held.End.Add(ttl + e.Granularity() + 300*time.Millisecond))
+		e.B.Blocked(key, fmt.Sprintf("D's Extend by ten minutes returned true; the lock had been acquired for %v", ttl))
 		f.insists("Release", key, token, 0)
 		return true
 	})
 	return reached
 }
 
-// extendInLine lets a lock pass along D's waiters, one of which, after so many others, extends it without an
-// answer: the fault is meant for that request, and not for a look of another waiter.
-func (f *faulty) extendInLine(others int) {
-	e := f.e
+// extendQueued hands a lock along D's waiters, one of which, after so many others, extends it without a reply. Only
+// a request with a token of a holder is affected, not one by which a waiter looks at the lock. The verdict is
+// unclear if the waiters are not served in the order in which they called Wait.
+func (f *faulty) extendQueued(others int, rest time.Duration) harness.Verdict {
+	e := f.Env
 	const short = time.Second
-	key := e.key()
-	a := e.A.takes(key, e.token(), long, "the key is fresh")
+	key := e.Key()
+	a := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
+	waiting, leave := context.WithCancel(e.Ctx)
+	defer leave()
+	served := make(chan harness.Call, others+3)
 	var tokens []string
-	var waits []<-chan call
 	for range others + 3 {
-		tokens = append(tokens, e.token())
-		waits = append(waits, f.client.waits(e.ctx, key, tokens[len(tokens)-1], long))
-		e.sleep(e.standing()) // each is in the queue before the next one comes
+		token := e.Token()
+		tokens = append(tokens, token)
+		e.Go(func() { served <- f.DoContext(waiting, "Wait", key, token, harness.Long) })
+		e.Sleep(rest)
 	}
-	released := e.A.releases(key, a.token, "A holds the lock")
-	for i := range others {
-		f.must(e.outcome(waits[i], released.end, "the one before has released the lock"), true, "it is next in the queue")
-		released = f.insists("Release", key, tokens[i], 0)
+	// next returns the next waiter's outcome, and whether it is the one that was to be next.
+	n := -1
+	next := func(due time.Time) (w harness.Call, inOrder bool) {
+		n++
+		w = f.Must(e.Outcome(served, due, "the lock is free"), true, "the lock is free")
+		if w.Token != tokens[n] {
+			f.insists("Release", key, w.Token, 0)
+		}
+		return w, w.Token == tokens[n]
 	}
-	served := tokens[:others+1] // what is sent for one of them now is the holder's
-	tokens, waits = tokens[others:], waits[others:]
-	f.must(e.outcome(waits[0], released.end, "the one before has released the lock"), true, "it is next in line")
-	e.note("from here on, D's next request with the holder's token %v", dropReply)
-	x := f.p.armFor(dropReply, served)
-	f.do("Extend", key, tokens[0], short)
-	f.p.disarm()
-	if !x.acted() {
-		e.note("there was none")
+	const disorder = "D's waiters were not served in the order in which they called Wait"
+	released := e.A.Releases(key, a.Token, "A holds the lock")
+	for range others {
+		w, ok := next(released.End)
+		if !ok {
+			return harness.Unclear(disorder)
+		}
+		released = f.insists("Release", key, w.Token, 0)
 	}
-	done := f.insists("Release", key, tokens[0], 0)
-	second := f.must(e.outcome(waits[1], done.end.Add(short+e.granularity()), "the one before it in the queue has released the lock, "+
-		"or its time is up"), true, "it is next in the queue")
-	l := f.insists("Extend", key, tokens[1], long)
-	if !l.ok && l.end.Before(second.deadline) {
-		f.must(l, true, "its Wait said until when it holds the lock")
+	first, ok := next(released.End)
+	if !ok {
+		return harness.Unclear(disorder)
 	}
-	if l.ok {
-		e.sleep(short + e.granularity() + 500*time.Millisecond)
+	e.Note("from here on, D's next request with the holder's token %v", faultproxy.DropReply)
+	x := f.p.ArmFor(faultproxy.DropReply, tokens[:n+1]) // within the process, an earlier token may stand for the holder
+	f.Do("Extend", key, first.Token, short)
+	f.p.Disarm()
+	if !x.Acted() {
+		e.Note("there was none")
+	}
+	done := f.insists("Release", key, first.Token, 0)
+	second, ok := next(done.End.Add(short + e.Granularity()))
+	if !ok {
+		return harness.Unclear(disorder)
+	}
+	l := f.insists("Extend", key, second.Token, harness.Long)
+	if !l.OK && l.End.Before(second.Deadline) {
+		f.Must(l, true, "its Wait returned a deadline that has not passed")
+	}
+	if l.OK {
+		e.Sleep(short + e.Granularity() + 500*time.Millisecond)
 		select {
-		case r := <-waits[2]:
-			e.failAbout(key, "the third in the queue waits: the second has extended the lock by ten minutes", "its Wait = "+r.result())
+		case r := <-served:
+			e.FailAbout(key, "the third waiter waits: the second one has extended the lock by ten minutes", "its Wait = "+r.Result())
 		default:
 		}
-		e.C.blocked(key, "D's second waiter has extended it by ten minutes")
-		f.must(f.insists("Extend", key, tokens[1], long), true, "it has extended it by ten minutes")
+		e.C.Blocked(key, "D's second waiter has extended it by ten minutes")
+		f.Must(f.insists("Extend", key, second.Token, harness.Long), true, "it has extended the lock by ten minutes")
 	}
-	f.insists("Release", key, tokens[1], 0)
+	f.insists("Release", key, second.Token, 0)
+	return harness.Right()
 }

@@ -7,139 +7,144 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/mutants"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// testMutants runs the whole suite against each of the mutants, some of them at the same time: a suite mostly
-// waits. Races need a processor at the right moment, and what a broken Locker does on a busy machine is not
-// always foreseen. So what a mutant got away with, or was accused of, against the table, is checked again when
-// the machine has nothing else to do, and then it has to come out rightly once. That a correct Locker is
-// accused of nothing is tested without a second chance.
-func testMutants(t *testing.T, mutants []mutant) {
+// testMutants runs the checks against each of the mutants, several of them at the same time, since checks
+// mostly wait. Races need a processor at the right moment, and what a broken Locker does on a busy machine
+// is not always foreseeable. So results that differ from the mutant's lists are repeated when the others are
+// done, and must be right once. Correct Lockers get no second chance: see TestNoFalseAlarm….
+func testMutants(t *testing.T, list []mutants.Mutant) {
 	var all sync.WaitGroup
-	room := make(chan struct{}, 8)
-	wrong := make([]map[string]string, len(mutants))
-	for i, m := range mutants {
+	room := make(chan struct{}, 16)
+	wrong := make([]map[string]string, len(list))
+	for i, m := range list {
 		room <- struct{}{}
 		all.Go(func() {
 			defer func() { <-room }()
-			t.Run(m.name, func(t *testing.T) { wrong[i] = m.judge(t, checks()) })
+			t.Run(m.Name, func(t *testing.T) { wrong[i] = judge(t, m, checks()) })
 		})
 	}
 	all.Wait()
-	for i, m := range mutants {
+	for i, m := range list {
 		if len(wrong[i]) > 0 {
-			t.Run(m.name+" again", func(t *testing.T) { m.again(t, wrong[i]) })
+			t.Run(m.Name+" again", func(t *testing.T) { again(t, m, wrong[i]) })
 		}
 	}
 }
 
-// judge runs list against m, and says by name of check what did not come out as the table says.
-func (m mutant) judge(t *testing.T, list []check) map[string]string {
-	if m.only != nil {
-		list = slices.DeleteFunc(slices.Clone(list), func(ck check) bool {
-			return !slices.ContainsFunc(m.only, func(p string) bool { return matches(p, ck.name) })
-		})
+// judge runs the checks of list against m, except those that m may fail, whose results prove nothing. It
+// returns, by the name of the check, which results are wrong.
+func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string {
+	t.Helper()
+	listed := func(patterns []string, name string) bool {
+		return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 	}
-	config := m.config
+	list = slices.DeleteFunc(slices.Clone(list), func(ck harness.Check) bool {
+		must := slices.Contains(m.Must, ck.Name)
+		return m.Only != nil && !listed(m.Only, ck.Name) || !must && listed(m.May, ck.Name)
+	})
+	config := m.Config
 	if config == nil {
-		config = func(testing.TB) Config { return fakes(m.alter) }
+		config = func(testing.TB) harness.Config { return mutants.Fakes(m.Alter) }
 	}
 	wrong := make(map[string]string)
-	s, err := newSuite(t, config(t), list)
-	if err != nil { // one that cannot bear a busy machine, and did not get as far as the checks
+	s, err := harness.NewSuite(t, config(t), list)
+	if err != nil { // on a busy machine a mutant may not get as far as the checks
 		for _, ck := range list {
-			wrong[ck.name] = "was not judged by " + ck.name + ": " + err.Error()
+			wrong[ck.Name] = "was not judged by " + ck.Name + ": " + err.Error()
 		}
 		return wrong
 	}
-	for name, r := range s.runAll(t) {
-		must, may := slices.Contains(m.must, name), slices.ContainsFunc(m.may, func(p string) bool { return matches(p, name) })
+	for name, r := range s.RunAll(t) {
+		must := slices.Contains(m.Must, name)
 		switch {
 		case must && !r.Failed():
-			wrong[name] = "got away with " + name + "\n" + r.output()
-		case r.Failed() && !must && !may:
-			wrong[name] = "is accused of " + name + ", which it has not done:\n" + r.output()
+			wrong[name] = "passed " + name + " " + r.Why() + "\n" + r.Printed()
+		case r.Failed() && !must:
+			wrong[name] = "failed " + name + ", which it should pass:\n" + r.Printed()
 		}
 	}
 	return wrong
 }
 
-// again runs the checks that were wrong.
-func (m mutant) again(t *testing.T, wrong map[string]string) {
+// again repeats the checks whose results were wrong.
+func again(t *testing.T, m mutants.Mutant, wrong map[string]string) {
+	t.Helper()
 	const tries = 4
 	for try := 1; len(wrong) > 0; try++ {
-		said := strings.Join(slices.Sorted(maps.Values(wrong)), "\nand ")
+		text := strings.Join(slices.Sorted(maps.Values(wrong)), "\nand ")
 		if try > tries {
-			assert.Fail(t, "the mutant was not judged rightly", "in %d tries: it %s", try, said)
+			assert.Fail(t, "the mutant was not judged correctly", "in %d tries: it %s", try, text)
 			return
 		}
-		t.Logf("try %d: the mutant %s", try, said)
-		list := slices.DeleteFunc(checks(), func(ck check) bool { return wrong[ck.name] == "" })
-		wrong = m.judge(t, list)
+		t.Logf("try %d: the mutant %s", try, text)
+		list := slices.DeleteFunc(checks(), func(ck harness.Check) bool { return wrong[ck.Name] == "" })
+		wrong = judge(t, m, list)
 	}
 }
 
-// matches says whether name is the check of that name, or one of the group in group/*.
+// matches reports whether name is the check of that name, or of the group if pattern is group/*.
 func matches(pattern, name string) bool {
 	group, ok := strings.CutSuffix(pattern, "*")
 	return name == pattern || ok && strings.HasPrefix(name, group)
 }
 
-// Not beside other tests, which would have the processor that a race needs.
-func TestMutants(t *testing.T) { testMutants(t, localMutants) }
+// The tests of mutants are not parallel to others, which would take the processor that a race needs.
+
+func TestMutants(t *testing.T) { testMutants(t, mutants.Local()) }
+
+func TestRedisMutants(t *testing.T) { testMutants(t, mutants.Redis()) }
 
 func TestEveryCheckCanFail(t *testing.T) {
+	t.Parallel()
 	caught := make(map[string]bool)
 	known := make(map[string]bool)
 	for _, ck := range checks() {
-		known[ck.name] = true
+		known[ck.Name] = true
 	}
-	for _, m := range allMutants() {
-		require.NotEmpty(t, m.must, "%s fails nothing", m.name)
-		for _, name := range m.must {
-			assert.True(t, known[name], "%s is to fail %s, and there is no such check", m.name, name)
-		}
-		for _, pattern := range m.may {
-			assert.True(t, slices.ContainsFunc(checks(), func(ck check) bool { return matches(pattern, ck.name) }),
-				"%s may fail %s, and there is no such check", m.name, pattern)
-		}
-		for _, name := range m.must {
+	for _, m := range slices.Concat(mutants.Local(), mutants.Redis()) {
+		require.NotEmpty(t, m.Must, "%s fails nothing", m.Name)
+		for _, name := range m.Must {
+			assert.True(t, known[name], "%s must fail %s, which is not a check", m.Name, name)
 			caught[name] = true
+		}
+		for _, pattern := range m.May {
+			assert.True(t, slices.ContainsFunc(checks(), func(ck harness.Check) bool { return matches(pattern, ck.Name) }),
+				"%s may fail %s, which is not a check", m.Name, pattern)
 		}
 	}
 	for _, ck := range checks() {
-		assert.True(t, caught[ck.name], "no mutant must fail %s", ck.name)
+		assert.True(t, caught[ck.Name], "no mutant must fail %s", ck.Name)
 	}
 }
 
 func TestCheckTable(t *testing.T) {
+	t.Parallel()
 	seen := make(map[string]bool)
 	for _, ck := range checks() {
-		group, rest, ok := strings.Cut(ck.name, "/")
-		assert.True(t, ok && group != "" && rest != "" && !strings.Contains(rest, "/"), "name %q", ck.name)
-		assert.False(t, seen[ck.name], "%s is there twice", ck.name)
-		seen[ck.name] = true
-		assert.NotEmpty(t, ck.rule, ck.name)
-		assert.NotEmpty(t, ck.causes, ck.name)
-		assert.NotNil(t, ck.run, ck.name)
+		group, rest, ok := strings.Cut(ck.Name, "/")
+		assert.True(t, ok && group != "" && rest != "" && !strings.Contains(rest, "/"), "name %q", ck.Name)
+		assert.False(t, seen[ck.Name], "%s is there twice", ck.Name)
+		seen[ck.Name] = true
+		assert.NotEmpty(t, ck.Rules, ck.Name)
+		assert.NotEmpty(t, ck.Causes, ck.Name)
+		assert.NotNil(t, ck.Run, ck.Name)
 	}
 }
 
-// Not beside other tests: each of these has a server and a network to wait for.
-func TestRedisMutants(t *testing.T) { testMutants(t, redisMutants) }
-
-// A Locker that lets everybody in is not taken for one on another backend, and its three are not on
-// different ones.
+// A Locker that lets every token in is not reported as one whose Lockers are on different backends.
 func TestBrokenIsNotBadConfig(t *testing.T) {
 	t.Parallel()
-	for _, m := range localMutants {
-		config := fakes(m.alter)
-		if m.config != nil {
-			config = m.config(t)
+	for _, m := range mutants.Local() {
+		config := mutants.Fakes(m.Alter)
+		if m.Config != nil {
+			config = m.Config(t)
 		}
-		_, err := newSuite(t, config, checks())
-		assert.NoError(t, err, m.name)
+		_, err := harness.NewSuite(t, config, checks())
+		assert.NoError(t, err, m.Name)
 	}
 }

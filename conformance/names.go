@@ -17,88 +17,81 @@ import (
 	"strings"
 	"time"
 
-	"github.com/golockers/locker"
-)
-
-const (
-	ruleExactKeys = "C8 Exact: keys compare byte for byte; two names never share a lock, and bookkeeping never " +
-		"collides with a lock."
-	ruleExactTokens = "C8 Exact: tokens compare byte for byte: no prefix, case folding, truncation, trimming."
-	ruleAnyName     = "C12 Any name: every non-empty name of up to 1,024 bytes works on every adapter, and every token."
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
 // nameLimit is the length of the longest key and token.
 const nameLimit = 1024
 
-func nameChecks() []check {
-	return []check{{
-		name:   "names/independent",
-		rule:   ruleExactKeys,
-		causes: "a lock for the whole backend instead of one for each key, or a release that frees more than its key.",
-		run:    checkIndependent,
+func nameChecks() []harness.Check {
+	return []harness.Check{{
+		Name:   "names/independent",
+		Rules:  []string{c8Exact},
+		Causes: "a single lock for the whole backend, or a release that frees more than its key.",
+		Run:    checkIndependent,
 	}, {
-		name: "names/exact",
-		rule: ruleExactKeys,
-		causes: "keys that are folded in case, trimmed, truncated (at 250 bytes for memcached, at a NUL), normalised, cleaned as " +
+		Name:  "names/exact-keys",
+		Rules: []string{c8Exact},
+		Causes: "keys that are folded in case, trimmed, truncated (at 250 bytes for memcached, at a NUL), normalized, cleaned as " +
 			"paths (a//b, a/./b, a/), unescaped (%41), read as numbers (1, 01, 1.0, 1e0), or hashed to too few bits.",
-		run: checkExactNames,
+		Run: checkExactKeys,
 	}, {
-		name:   "names/hashed",
-		rule:   ruleExactKeys,
-		causes: "a hash of 32 bits (CRC-32, FNV-1a, …) in place of the key: two names meet after some ten thousand.",
-		run:    checkHashedNames,
+		Name:   "names/hash-collisions",
+		Rules:  []string{c8Exact},
+		Causes: "a 32-bit hash (CRC-32, FNV-1a, …) used as the key: with some ten thousand names, two collide.",
+		Run:    checkHashCollisions,
 	}, {
-		name:   "names/any",
-		rule:   ruleAnyName,
-		causes: "a backend that refuses long keys, spaces or control bytes: map such names, without collisions.",
-		run:    checkAnyName,
+		Name:   "names/any-key",
+		Rules:  []string{c12AnyName},
+		Causes: "a backend that refuses long keys, spaces or control bytes: map such names, without collisions.",
+		Run:    checkAnyKey,
 	}, {
-		name:   "names/bookkeeping",
-		rule:   ruleExactKeys,
-		causes: "a fence counter, a queue or a channel of one lock under a name that can be another lock's.",
-		run:    checkBookkeeping,
+		Name:   "names/bookkeeping",
+		Rules:  []string{c8Exact},
+		Causes: "a fence counter, a queue or a channel of one lock under a name that can be another lock's.",
+		Run:    checkBookkeeping,
 	}, {
-		name: "names/exact-tokens",
-		rule: ruleExactTokens,
-		causes: "comparing tokens by prefix (worker-1 owns worker-10's lock), case, length or number, trimming, cleaning or " +
-			"unescaping them, or a value of several fields that is split at a separator which a token may contain.",
-		run: checkExactTokens,
+		Name:  "names/exact-tokens",
+		Rules: []string{c8Exact},
+		Causes: "comparing tokens by prefix (worker-1 owns worker-10's lock), case, length or number; trimming, cleaning or " +
+			"unescaping them; a value of several fields that is split at a separator which a token may contain.",
+		Run: checkExactTokens,
 	}, {
-		name:   "names/any-token",
-		rule:   ruleAnyName,
-		causes: "a codec that does not carry every byte, or a limit below 1,024 bytes.",
-		run:    checkAnyToken,
+		Name:   "names/any-token",
+		Rules:  []string{c12AnyName},
+		Causes: "a codec that does not carry every byte, or a limit below 1,024 bytes.",
+		Run:    checkAnyToken,
 	}}
 }
 
-func checkIndependent(e *env) {
-	k1, k2, t1, t2 := e.key(), e.key(), e.token(), e.token()
-	e.A.takes(k1, t1, long, "the key is fresh")
-	e.B.takes(k2, t2, long, "the key is fresh; that another is held does not matter")
-	e.C.blocked(k1, "A holds it")
-	e.C.blocked(k2, "B holds it")
-	e.B.cannotRelease(k1, t2, "t2 holds another key")
-	e.B.releases(k2, t2, "B holds it")
-	e.C.blocked(k1, "A holds it; what B released is another")
-	e.C.takes(k2, t1, long, "B has released it; that t1 is used elsewhere does not matter")
-	e.A.releases(k1, t1, "A holds it")
-	e.C.extends(k2, t1, long, "C holds it; what A released with the same token is another")
+func checkIndependent(e *harness.Env) {
+	k1, k2, t1, t2 := e.Key(), e.Key(), e.Token(), e.Token()
+	e.A.Takes(k1, t1, harness.Long, "the key is fresh")
+	e.B.Takes(k2, t2, harness.Long, "the key is fresh; other keys do not matter")
+	e.C.Blocked(k1, "A holds it")
+	e.C.Blocked(k2, "B holds it")
+	e.B.CannotRelease(k1, t2, "t2 holds another key")
+	e.B.Releases(k2, t2, "B holds it")
+	e.C.Blocked(k1, "A holds it; B released another key")
+	e.C.Takes(k2, t1, harness.Long, "B has released it; t1 may hold other keys as well")
+	e.A.Releases(k1, t1, "A holds it")
+	e.C.Extends(k2, t1, harness.Long, "C holds it; A released another key with the same token")
 }
 
-// variations returns names that differ from base, and from each other, by little. Base ends in a letter in
-// lower case.
+// variations returns names that differ slightly from base and from each other. The last byte of base is a
+// lower-case letter.
 func variations(base string) []string {
 	lengthy := base + strings.Repeat("l", nameLimit-len(base)-1)
 	names := []string{
 		base, strings.ToUpper(base), strings.ToUpper(base[:1]) + base[1:],
 		" " + base, "\n" + base, base + "\r\n", base + "  ", base + "\x00x", base + "\x00y",
-		base + "é", base + "e\u0301", base + "\ufeff", base + "\u017f", base + "\u212a", // lengthy s, Kelvin
+		base + "é", base + "e\u0301", base + "\ufeff", base + "\u017f", base + "\u212a", // long s, Kelvin sign
 		base + "{x}", "{" + base + "}", "{" + base + "}x", base + "{}", base + "}x{",
 		base + "%20", base + "+", base + "//", base + "/.", base + "/..", base + `\x`, base + "*x", base + "[x]",
 		base + "\xff\xfe", base + "\xff\xff", base + "\ufffd",
 		lengthy + "a", lengthy + "b", lengthy + "A", lengthy, lengthy[:nameLimit-2], "a" + lengthy, "b" + lengthy,
 	}
-	for _, n := range []int{249, 250, 251, 255, 256, 512} { // limits of backends, and one byte past them
+	for _, n := range []int{249, 250, 251, 255, 256, 512} { // limits of backends, plus one byte
 		names = append(names, lengthy[:n]+"1", lengthy[:n]+"2")
 	}
 	for b := range 256 {
@@ -111,8 +104,8 @@ func variations(base string) []string {
 	return slices.Compact(names)
 }
 
-// foldings returns names that are one for whoever reads them as a path, a URL or markup, or compares them by a
-// collation: repeated separators, empty segments, escapes, characters that are not seen.
+// foldings returns names that are equal when read as paths, URLs or markup, or compared by a collation: repeated
+// separators, empty segments, escapes, invisible characters.
 func foldings(base string) []string {
 	var names []string
 	for _, sep := range []string{":", "/", ".", "-", "_", "|", ",", ";", "#", "@", "=", "&", "~", " ", `\`} {
@@ -132,8 +125,8 @@ func foldings(base string) []string {
 		base+"1", base+"01", base+"1.0", base+"+1", base+"1e0", "\ufeff"+base, base+"\tb", base+"  b", base+"\n\nb")
 }
 
-// numbers returns names that are nothing but numbers, and the same few to whoever reads them so: in other notations,
-// as floats, or rounded to the 53 bits of a float. They are random, since nothing else makes them this run's.
+// numbers returns names that are the same few numbers in different notations, or when rounded to the 53 bits of a
+// float. The numbers are random, so that other runs on the same backend do not use them.
 func numbers() []string {
 	n := 1e17 + rand.Uint64N(9e17) // of 18 digits
 	s := strconv.FormatUint(n, 10)
@@ -151,38 +144,38 @@ func numbers() []string {
 	return slices.Compact(names)
 }
 
-func checkExactNames(e *env) {
-	base := e.label("k", strings.ToLower(randomKey())+"z")
+func checkExactKeys(e *harness.Env) {
+	base := e.Label("k", strings.ToLower(harness.RandomKey())+"z")
 	names := append(variations(base), numbers()...)
-	distinct(e, names, "another name that differs by little is held, and that is another lock")
+	distinct(e, names, "only other names, which differ slightly, are held")
 }
 
 // distinct checks that each of names is a lock of its own.
-func distinct(e *env, names []string, why string) {
+func distinct(e *harness.Env, names []string, why string) {
 	tokens := make([]string, len(names))
-	e.spread(len(names), func(i int) {
-		tokens[i] = e.token()
-		e.clients()[i%3].takes(names[i], tokens[i], long, why)
+	e.Spread(len(names), func(i int) {
+		tokens[i] = e.Token()
+		e.Clients()[i%3].Takes(names[i], tokens[i], harness.Long, why)
 	})
-	e.spread(len(names)/4, func(i int) {
+	e.Spread(len(names)/4, func(i int) {
 		i = i*4 + rand.N(4)
-		e.clients()[(i+1)%3].blocked(names[i], "it is held")
+		e.Clients()[(i+1)%3].Blocked(names[i], "it is held")
 	})
-	// Every other one is released, which leaves the rest.
-	e.spread(len(names)/2, func(i int) {
-		e.clients()[2*i%3].releases(names[2*i], tokens[2*i], "it is held; others that differ by little do not matter")
+	// Releasing every other name leaves the rest.
+	e.Spread(len(names)/2, func(i int) {
+		e.Clients()[2*i%3].Releases(names[2*i], tokens[2*i], "it is held; names that differ slightly are other locks")
 	})
-	e.spread(len(names)/2, func(i int) {
+	e.Spread(len(names)/2, func(i int) {
 		i = 2*i + 1
-		e.clients()[i%3].releases(names[i], tokens[i], "it is held; what was released is another name that differs by little")
+		e.Clients()[i%3].Releases(names[i], tokens[i], "it is held; the names that were released differ slightly")
 	})
 }
 
-// checkHashedNames takes pairs of names that are the same to some hash of 32 bits.
-func checkHashedNames(e *env) {
-	base := e.key()
+// checkHashCollisions takes pairs of names that collide in some 32-bit hash.
+func checkHashCollisions(e *harness.Env) {
+	base := e.Key()
 	names := []string{
-		// The same whatever comes before: CRC-32 (IEEE, Castagnoli), h*31+c, h*33+c, Adler-32.
+		// These collide with any prefix: CRC-32 (IEEE, Castagnoli), h*31+c, h*33+c, Adler-32.
 		base + "d69b648", base + "b01de8d", base + "318a6c8", base + "90b508f",
 		base + "Aa", base + "BB", base + "Ab", base + "BA", base + "aca", base + "bab",
 	}
@@ -192,11 +185,11 @@ func checkHashedNames(e *env) {
 		}
 	}
 	slices.Sort(names)
-	distinct(e, slices.Compact(names), "another name, which some hash of 32 bits takes for the same, is held")
+	distinct(e, slices.Compact(names), "only another name is held, which collides with it in some 32-bit hash")
 }
 
-// fnvTwins returns two names that begin with base and that are the same, after prefix, to FNV-1a, or to FNV-1
-// which multiplies first. Such a pair turns up among some hundred thousand names.
+// fnvTwins returns two names that begin with base and, with prefix before them, collide in FNV-1a, or in FNV-1,
+// which multiplies first. Among some hundred thousand names there is such a pair.
 func fnvTwins(prefix, base string, multiplyFirst bool) []string {
 	add := func(h uint32, s string) uint32 {
 		for i := range len(s) {
@@ -208,7 +201,7 @@ func fnvTwins(prefix, base string, multiplyFirst bool) []string {
 		}
 		return h
 	}
-	// Names that differ much: the hash keeps short ones that differ in few digits apart.
+	// FNV keeps short names that differ in few digits apart.
 	suffix := func(i uint64) string { return strconv.FormatUint(i*0x9e3779b97f4a7c15, 36) }
 	begin := add(2166136261, prefix+base)
 	const size = 1 << 19
@@ -226,18 +219,18 @@ func fnvTwins(prefix, base string, multiplyFirst bool) []string {
 	return nil
 }
 
-func checkAnyName(e *env) {
-	// Lengths from one byte on. A name that short may be somebody else's, so that it is refused is no failure.
+func checkAnyKey(e *harness.Env) {
+	// Another user of the backend may hold a name this short, so a refusal is not a failure.
 	short := []string{"a", "0", " ", "\n", "\x00", "\x7f", "\x80", "\xff", "{", "}", "*", "%", "/", ".", "..", "{}", "}{",
 		"\r\n", "\"", "'", "ü", "日本", "get", "\x00\x00"}
-	e.spread(len(short), func(i int) {
-		c, key, token := e.clients()[i%3], short[i], e.token()
-		r := c.acquire(key, token, 2*time.Second)
-		if r.ok {
-			r = c.release(key, token)
+	e.Spread(len(short), func(i int) {
+		c, key, token := e.Clients()[i%3], short[i], e.Token()
+		r := c.Acquire(key, token, 2*time.Second)
+		if r.OK {
+			r = c.Release(key, token)
 		}
-		if r.err != nil {
-			c.must(r, true, fmt.Sprintf("%q is a name like any other", key))
+		if r.Err != nil {
+			c.Must(r, true, fmt.Sprintf("%q is a name like any other", key))
 		}
 	})
 	random := rand.New(rand.NewPCG(1, 2))
@@ -245,7 +238,7 @@ func checkAnyName(e *env) {
 		513, 800, 1000, 1023, 1024}
 	names := make([]string, len(lengths))
 	for i, n := range lengths {
-		name := []byte(randomKey())
+		name := []byte(harness.RandomKey())
 		for len(name) < n {
 			name = append(name, byte(random.UintN(256)))
 		}
@@ -254,18 +247,18 @@ func checkAnyName(e *env) {
 			names[i] = string(name[:n])
 		}
 	}
-	e.spread(len(names), func(i int) {
-		key, token := names[i], e.token()
+	e.Spread(len(names), func(i int) {
+		key, token := names[i], e.Token()
 		why := fmt.Sprintf("a name of %d bytes is a name like any other", len(key))
-		e.A.takes(key, token, long, why)
-		e.B.blocked(key, "A holds the lock")
-		e.A.extends(key, token, long, "A holds the lock")
-		e.A.releases(key, token, "A holds the lock")
-		e.B.takes(key, e.token(), long, "A has released it")
+		e.A.Takes(key, token, harness.Long, why)
+		e.B.Blocked(key, "A holds the lock")
+		e.A.Extends(key, token, harness.Long, "A holds the lock")
+		e.A.Releases(key, token, "A holds the lock")
+		e.B.Takes(key, e.Token(), harness.Long, "A has released it")
 	})
 }
 
-// relatives returns names that an adapter might use for its own purposes when it has a lock called key.
+// relatives returns names that an adapter might use for its own bookkeeping of a lock called key.
 func relatives(key string) []string {
 	var names []string
 	for _, word := range []string{"fence", "fencing", "counter", "line", "queue", "wait", "waiters", "watch", "notify",
@@ -290,41 +283,41 @@ func relatives(key string) []string {
 	return slices.Compact(names)
 }
 
-func checkBookkeeping(e *env) {
-	for _, key := range []string{e.key(), e.label("k", randomKey()+strings.Repeat("x", 300))} {
-		token := e.token()
-		e.A.takes(key, token, long, "the key is fresh")
-		// All that may make an adapter write something of its own beside the lock.
-		ctx, cancel := context.WithCancel(e.ctx)
-		var waiter <-chan call
-		if e.has(needsWatch) {
-			e.B.l.(locker.Watcher).Watch(ctx, key)
+func checkBookkeeping(e *harness.Env) {
+	for _, key := range []string{e.Key(), e.Label("k", harness.RandomKey()+strings.Repeat("x", 300))} {
+		token := e.Token()
+		e.A.Takes(key, token, harness.Long, "the key is fresh")
+		// Make the adapter write whatever it writes beside the lock.
+		ctx, cancel := context.WithCancel(e.Ctx)
+		var waiter <-chan harness.Call
+		if e.Has(harness.NeedsWatch) {
+			e.B.WatchContext(ctx, key)
 		}
-		if e.has(needsWait) {
-			waiter = e.B.waits(ctx, key, e.token(), long)
+		if e.Has(harness.NeedsWait) {
+			waiter = e.B.Waits(ctx, key, e.Token(), harness.Long)
 		}
 		fences := func() {
-			if e.has(needsFence) {
-				if r := e.A.do("Fence", key, token, 0); !errors.Is(r.err, errors.ErrUnsupported) {
-					e.A.must(r, true, "A holds the lock")
+			if e.Has(harness.NeedsFence) {
+				if r := e.A.Do("Fence", key, token, 0); !errors.Is(r.Err, errors.ErrUnsupported) {
+					e.A.Must(r, true, "A holds the lock")
 				}
 			}
 		}
 		fences()
-		distinct(e, relatives(key), "the name looks like another lock's bookkeeping, and is a lock of its own")
+		distinct(e, relatives(key), "only names that look like bookkeeping of each other are held")
 		fences()
-		e.B.blocked(key, "A holds it; locks whose names look like its bookkeeping do not matter")
-		e.A.extends(key, token, long, "A holds it; locks whose names look like its bookkeeping do not matter")
+		e.B.Blocked(key, "A holds it; locks whose names look like its bookkeeping are other locks")
+		e.A.Extends(key, token, harness.Long, "A holds it; locks whose names look like its bookkeeping are other locks")
 		cancel()
 		if waiter != nil {
 			<-waiter
 		}
-		e.A.releases(key, token, "A holds it")
+		e.A.Releases(key, token, "A holds it")
 	}
 }
 
-func checkExactTokens(e *env) {
-	t := "worker-1z" + e.token()
+func checkExactTokens(e *harness.Env) {
+	t := "worker-1z" + e.Token()
 	lengthy := strings.Repeat("t", nameLimit-1)
 	pairs := [][2]string{
 		{t, t + "0"}, {t, t[:len(t)-1]}, {t, t[1:]}, {t, strings.ToUpper(t)}, {t, t + " "}, {t, t + "\n"}, {t, t + "\x00"},
@@ -339,19 +332,19 @@ func checkExactTokens(e *env) {
 		{t + "\u200b", t}, {t, `"` + t + `"`}, {t + "ss", t + "ß"},
 		{t, "*"}, {t, "%"}, {t, "nil"}, {t, "null"}, {t, "0"}, {t, "true"}, {t, "\x00"},
 	}
-	e.spread(2*len(pairs), func(i int) {
+	e.Spread(2*len(pairs), func(i int) {
 		holder, other := pairs[i/2][i%2], pairs[i/2][1-i%2]
-		key := e.key()
-		e.A.takes(key, holder, long, "the key is fresh")
-		why := fmt.Sprintf("%s holds the lock, and %s is another token", quote(holder), quote(other))
-		e.A.blockedAs(key, other, why)
-		e.A.cannotExtend(key, other, long, why)
-		e.A.cannotRelease(key, other, why)
-		e.A.releases(key, holder, quote(holder)+" holds the lock")
+		key := e.Key()
+		e.A.Takes(key, holder, harness.Long, "the key is fresh")
+		why := fmt.Sprintf("%s holds the lock, and %s is another token", harness.Quote(holder), harness.Quote(other))
+		e.A.BlockedAs(key, other, why)
+		e.A.CannotExtend(key, other, harness.Long, why)
+		e.A.CannotRelease(key, other, why)
+		e.A.Releases(key, holder, harness.Quote(holder)+" holds the lock")
 	})
 }
 
-func checkAnyToken(e *env) {
+func checkAnyToken(e *harness.Env) {
 	tokens := []string{"a", "0", " ", "\n", "\r\n", "\x00", "\xff", ":", "{}", "日本", "1700000000", "1700000000000",
 		"1700000000000:x", strings.Repeat("\x00", nameLimit), strings.Repeat("\xff", nameLimit), strings.Repeat("x", nameLimit)}
 	random := rand.New(rand.NewPCG(3, 4))
@@ -362,14 +355,14 @@ func checkAnyToken(e *env) {
 		}
 		tokens = append(tokens, string(token))
 	}
-	e.spread(len(tokens), func(i int) {
-		key, token := e.key(), tokens[i]
-		why := quote(token) + " is a token like any other"
-		e.A.takes(key, token, long, why)
-		e.B.blocked(key, "A holds the lock")
-		e.A.extends(key, token, long, quote(token)+" holds the lock")
-		e.A.takes(key, token, long, quote(token)+" holds the lock already")
-		e.A.releases(key, token, quote(token)+" holds the lock")
-		e.B.takes(key, token, long, "A has released it")
+	e.Spread(len(tokens), func(i int) {
+		key, token := e.Key(), tokens[i]
+		why := harness.Quote(token) + " is a token like any other"
+		e.A.Takes(key, token, harness.Long, why)
+		e.B.Blocked(key, "A holds the lock")
+		e.A.Extends(key, token, harness.Long, harness.Quote(token)+" holds the lock")
+		e.A.Takes(key, token, harness.Long, harness.Quote(token)+" holds the lock already")
+		e.A.Releases(key, token, harness.Quote(token)+" holds the lock")
+		e.B.Takes(key, token, harness.Long, "A has released it")
 	})
 }

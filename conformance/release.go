@@ -1,92 +1,95 @@
 package conformance
 
-import "time"
+import (
+	"time"
 
-const ruleRelease = "C7 Release only when the token holds the lock, as one atomic step; the lock is free at once."
+	"github.com/golockers/locker/conformance/internal/harness"
+)
 
-func releaseChecks() []check {
-	return []check{{
-		name:   "release/frees-at-once",
-		rule:   ruleRelease,
-		causes: "a release that only shortens the lock's time, is sent in the background, or says true and does nothing.",
-		run: func(e *env) {
-			key := e.key()
-			e.until(60, 2*time.Second, func() {
-				for _, c := range e.clients() {
-					token := e.token()
-					c.takes(key, token, long, "the one before has released it")
-					c.releases(key, token, "it holds the lock")
+func releaseChecks() []harness.Check {
+	return []harness.Check{{
+		Name:   "release/immediate",
+		Rules:  []string{c7Release},
+		Causes: "a release that only shortens the ttl, is sent in the background, or returns true and does nothing.",
+		Run: func(e *harness.Env) {
+			key := e.Key()
+			e.Until(60, 2*time.Second, func() {
+				for _, c := range e.Clients() {
+					token := e.Token()
+					c.Takes(key, token, harness.Long, "the previous holder has released it")
+					c.Releases(key, token, "it holds the lock")
 				}
 			})
 		},
 	}, {
-		name:   "release/only-the-owner",
-		rule:   ruleRelease,
-		causes: "releasing by a bare delete of the key, without comparing the token.",
-		run: func(e *env) {
-			key, t1 := e.key(), e.token()
-			e.A.takes(key, t1, long, "the key is fresh")
-			for _, c := range e.clients() {
-				c.cannotRelease(key, e.token(), "t1 holds the lock")
+		Name:   "release/owner-only",
+		Direct: true,
+		Rules:  []string{c7Release},
+		Causes: "releasing by a bare delete of the key, without comparing the token.",
+		Run: func(e *harness.Env) {
+			key, t1 := e.Key(), e.Token()
+			e.A.Takes(key, t1, harness.Long, "the key is fresh")
+			for _, c := range e.Clients() {
+				c.CannotRelease(key, e.Token(), "t1 holds the lock")
 			}
-			e.C.blocked(key, "A has not released it")
-			e.A.extends(key, t1, long, "its token has held the lock all the time")
-			e.A.releases(key, t1, "its token has held the lock all the time")
+			e.C.Blocked(key, "A has not released it")
+			e.A.Extends(key, t1, harness.Long, "t1 still holds the lock")
+			e.A.Releases(key, t1, "t1 still holds the lock")
 		},
 	}, {
-		name:   "release/twice",
-		rule:   ruleOutcomes + " A Release of a lock that the token does not hold is false.",
-		causes: "a release that says true whatever it finds.",
-		run: func(e *env) {
-			key, t1 := e.key(), e.token()
-			e.A.cannotRelease(key, t1, "nobody holds the lock")
-			e.A.takes(key, t1, long, "the key is fresh")
-			e.A.releases(key, t1, "A holds the lock")
-			e.A.cannotRelease(key, t1, "A has released it already")
-			e.A.takes(key, t1, long, "it is free")
-			e.A.releases(key, t1, "A holds the lock")
+		Name:   "release/twice",
+		Rules:  []string{c2Outcomes, rRelease},
+		Causes: "a release that returns true whatever it finds.",
+		Run: func(e *harness.Env) {
+			key, t1 := e.Key(), e.Token()
+			e.A.CannotRelease(key, t1, "the key is free")
+			e.A.Takes(key, t1, harness.Long, "the key is fresh")
+			e.A.Releases(key, t1, "A holds the lock")
+			e.A.CannotRelease(key, t1, "A has released it already")
+			e.A.Takes(key, t1, harness.Long, "it is free")
+			e.A.Releases(key, t1, "A holds the lock")
 		},
 	}, {
-		name:   "release/after-expiry",
-		rule:   ruleOutcomes + " A Release of a lock that has expired is false.",
-		causes: "a release that says true whatever it finds, or does not know that what it finds has expired.",
-		run: func(e *env) {
-			afterExpiry(e, func(held call) call { return e.A.release(held.key, held.token) })
+		Name:   "release/after-expiry",
+		Rules:  []string{c2Outcomes, rRelease},
+		Causes: "a release that returns true whatever it finds, or that does not notice that the lock has expired.",
+		Run: func(e *harness.Env) {
+			afterExpiry(e, func(held harness.Call) harness.Call { return e.A.Release(held.Key, held.Token) })
 		},
 	}, {
-		name:   "release/after-takeover",
-		rule:   ruleRelease,
-		causes: "a stale holder's release that deletes its successor's lock.",
-		run: func(e *env) {
-			key, t1, t2 := e.key(), e.token(), e.token()
-			first := e.A.takes(key, t1, 50*time.Millisecond, "the key is fresh")
-			e.B.takesOver(first, t2, long)
-			e.A.cannotRelease(key, t1, "its time is up and B has taken the lock over")
-			e.C.blocked(key, "B holds the lock")
-			e.B.extends(key, t2, long, "B holds the lock")
-			e.B.releases(key, t2, "B holds the lock")
+		Name:   "release/after-takeover",
+		Rules:  []string{c7Release},
+		Causes: "a stale holder's release that deletes its successor's lock.",
+		Run: func(e *harness.Env) {
+			key, t1, t2 := e.Key(), e.Token(), e.Token()
+			first := e.A.Takes(key, t1, 50*time.Millisecond, "the key is fresh")
+			e.B.TakesOver(first, t2, harness.Long)
+			e.A.CannotRelease(key, t1, "its lock has expired, and B has taken it over")
+			e.C.Blocked(key, "B holds the lock")
+			e.B.Extends(key, t2, harness.Long, "B holds the lock")
+			e.B.Releases(key, t2, "B holds the lock")
 		},
 	}, {
-		name:   "release/from-another-client",
-		rule:   "C2, C5: a lock belongs to the token that acquired it, not to a client, connection, host or process.",
-		causes: "state of a lock that is kept in the Locker which acquired it.",
-		run: func(e *env) {
-			key, t1 := e.key(), e.token()
-			e.A.takes(key, t1, long, "the key is fresh")
-			e.B.extends(key, t1, long, "its token holds the lock, whoever acquired it")
-			e.C.takes(key, t1, long, "its token holds the lock, whoever acquired it")
-			e.A.blocked(key, "t1 holds the lock")
-			e.B.releases(key, t1, "its token holds the lock, whoever acquired it")
-			e.A.cannotExtend(key, t1, long, "B has released it")
-			e.C.takes(key, e.token(), long, "B has released it")
+		Name:   "release/from-another-client",
+		Rules:  []string{c2Outcomes, c5SameToken},
+		Causes: "a Locker that keeps the state of the locks that it acquired.",
+		Run: func(e *harness.Env) {
+			key, t1 := e.Key(), e.Token()
+			e.A.Takes(key, t1, harness.Long, "the key is fresh")
+			e.B.Extends(key, t1, harness.Long, "its token holds the lock, whichever client acquired it")
+			e.C.Takes(key, t1, harness.Long, "its token holds the lock, whichever client acquired it")
+			e.A.Blocked(key, "t1 holds the lock")
+			e.B.Releases(key, t1, "its token holds the lock, whichever client acquired it")
+			e.A.CannotExtend(key, t1, harness.Long, "B has released it")
+			e.C.Takes(key, e.Token(), harness.Long, "B has released it")
 		},
 	}, {
-		name: "release/atomic",
-		rule: ruleRelease,
-		causes: "reading the owner, comparing it, and deleting the key in a step of its own: in between the lock expires " +
-			"and another takes it.",
-		run: func(e *env) {
-			raceExpiry(e, func(held call) call { return e.A.quietly("Release", held.key, held.token, 0) })
+		Name:  "release/atomic",
+		Rules: []string{c7Release},
+		Causes: "reading the owner, comparing it, and deleting the key in a separate step: between them the lock expires and " +
+			"another token takes it.",
+		Run: func(e *harness.Env) {
+			raceExpiry(e, func(held harness.Call) harness.Call { return e.A.Quietly("Release", held.Key, held.Token, 0) })
 		},
 	}}
 }

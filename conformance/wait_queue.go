@@ -6,40 +6,67 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks the lock passes to waiters whose places in the queue, ttls or tokens might get mixed up.
+// These checks are about the order of a queue, and about the places in it.
 
-// queue holds waiters on B that have joined one after the other.
+// queue is a lock that A holds, and waiters on B that have called Wait one after the other.
 type queue struct {
-	e       *env
+	e       *harness.Env
 	key     string
-	holder  call // A's
+	holder  harness.Call // A's
 	tokens  []string
-	results []chan call
+	results []<-chan harness.Call
 	cancel  context.CancelFunc
 }
 
-// queues lets A take a fresh key and waiters on B join, one after the other, each with its ttl.
-func newQueue(e *env, held time.Duration, rest time.Duration, ttls ...time.Duration) *queue {
-	q := &queue{e: e, key: e.key()}
-	q.holder = e.A.takes(q.key, e.token(), held, "the key is fresh")
+// newQueue lets A take a fresh key and waiters on B join, one rest after the other, each with its ttl.
+func newQueue(e *harness.Env, held, rest time.Duration, ttls ...time.Duration) *queue {
+	q := &queue{e: e, key: e.Key()}
+	q.holder = e.A.Takes(q.key, e.Token(), held, "the key is fresh")
 	var ctx context.Context
-	ctx, q.cancel = context.WithCancel(e.ctx)
+	ctx, q.cancel = context.WithCancel(e.Ctx)
 	for _, ttl := range ttls {
-		result, token := make(chan call, 1), e.token()
-		e.background.Go(func() {
-			e.guard(func() { result <- e.B.doCtx(ctx, "Wait", q.key, token, ttl) })
-		})
-		q.tokens, q.results = append(q.tokens, token), append(q.results, result)
-		e.sleep(rest)
+		token := e.Token()
+		q.tokens, q.results = append(q.tokens, token), append(q.results, e.B.Waits(ctx, q.key, token, ttl))
+		e.Sleep(rest)
 	}
 	return q
 }
 
-// order sees every waiter served, and returns in which order: each releases the lock when it has it, or vanishes.
-func (q *queue) order(vanish bool) string {
+// first returns which of two waiters is served first, which is due.
+func (q *queue) first(due time.Time, why string) (n int, w harness.Call) {
+	type served struct {
+		n int
+		w harness.Call
+	}
+	ch, lost := make(chan served, 1), make(chan struct{})
+	q.e.Go(func() {
+		var s served
+		select {
+		case s.w = <-q.results[0]:
+		case s.w = <-q.results[1]:
+			s.n = 1
+		case <-lost:
+			return
+		case <-q.e.Ctx.Done():
+			return
+		}
+		ch <- s
+	})
+	defer close(lost)
+	s, _ := harness.Receive(q.e, ch, func() time.Time { return due }, "Wait returns: "+why)
+	q.results[s.n] = nil
+	return s.n, s.w
+}
+
+// serve waits until every waiter was served, and returns their order. Each releases the lock when it has it, or
+// vanishes.
+func (q *queue) serve(vanish bool) string {
 	type served struct {
 		n        int
 		deadline time.Time
@@ -48,19 +75,19 @@ func (q *queue) order(vanish bool) string {
 	var order []served
 	var all sync.WaitGroup
 	for i, result := range q.results {
-		q.e.goes(&all, func() {
+		q.e.Goes(&all, func() {
 			r := <-result
 			mu.Lock()
-			order = append(order, served{i + 1, r.deadline})
+			order = append(order, served{i + 1, r.Deadline})
 			mu.Unlock()
-			q.e.B.must(r, true, "those before it in the queue have released the lock, or their time is up")
+			q.e.B.Must(r, true, "the waiters before it have released the lock, or their locks have expired")
 			if !vanish {
-				q.e.B.releases(r.key, r.token, "its Wait has returned")
+				q.e.B.Releases(r.Key, r.Token, "its Wait has returned")
 			}
 		})
 	}
-	q.e.finish(&all, q.cancel, "all waiters have their turn")
-	if vanish { // those that had it one after the other need not have returned so, on a busy machine
+	q.e.Finish(&all, q.cancel, "all waiters are served")
+	if vanish { // on a busy machine a Wait may return after the next one
 		slices.SortFunc(order, func(a, b served) int { return a.deadline.Compare(b.deadline) })
 	}
 	var names []string
@@ -70,189 +97,226 @@ func (q *queue) order(vanish bool) string {
 	return strings.Join(names, " ")
 }
 
-// leave ends the waiters: this try is not to be counted.
+// leave makes the remaining waiters leave the queue.
 func (q *queue) leave() {
 	q.cancel()
 	for _, result := range q.results {
-		if r := <-result; r.ok {
-			q.e.B.release(q.key, r.token)
+		if result == nil {
+			continue
+		}
+		select {
+		case r := <-result:
+			if r.OK {
+				q.e.B.Release(q.key, r.Token)
+			}
+		case <-q.e.Ctx.Done():
 		}
 	}
 }
 
-func checkWaitPlaceKept(e *env) {
-	const waiters, want = 4, "1 2 3 4"
-	same := func(ttl time.Duration) []time.Duration {
-		ttls := make([]time.Duration, waiters)
-		for i := range ttls {
-			ttls[i] = ttl
-		}
-		return ttls
+// inOrder is the verdict on waiters that called Wait one after the other, one rest apart.
+func inOrder(want, got, what string, rest time.Duration) harness.Verdict {
+	if got == want {
+		return harness.Right()
 	}
-	const vanishing = 1500 * time.Millisecond // long enough to tell who had the lock first
+	return harness.Wrong(fmt.Sprintf("%s, waiters on one Locker are served in the order in which they joined: %s", what, want),
+		fmt.Sprintf("they were served in the order %s; each called Wait %v after the one before", got, rest))
+}
+
+func checkWaitFIFO(e *harness.Env) {
+	e.Patiently(func(rest time.Duration) harness.Verdict {
+		ttls := slices.Repeat([]time.Duration{harness.Long}, 6)
+		q := newQueue(e, harness.Long, rest, ttls...)
+		defer q.cancel()
+		e.Sleep(e.Standing()) // a waiter that is served before the next one joins shows nothing
+		e.A.Releases(q.key, q.holder.Token, "A holds the lock")
+		return inOrder("1 2 3 4 5 6", q.serve(false), "when the lock is released", rest)
+	})
+}
+
+func checkWaitNoBarging(e *harness.Env) {
+	const locks = 8
+	e.Patiently(func(rest time.Duration) harness.Verdict {
+		var barged atomic.Int64
+		e.Each(locks, func(int) {
+			if barges(e, rest) {
+				barged.Add(1)
+			}
+		})
+		if barged.Load() == 0 {
+			return harness.Right()
+		}
+		return harness.Wrong("while a token waits in the queue on B, Acquire of another token on B is refused, even when A releases the lock",
+			fmt.Sprintf("B.Acquire took %d of %d locks, %v after Wait was called", barged.Load(), locks, rest))
+	})
+}
+
+// barges lets B wait in the queue and call Acquire with another token while A releases the lock. It reports
+// whether the Acquire overtook the waiter.
+func barges(e *harness.Env, rest time.Duration) bool {
+	key, t1, t2, t3 := e.Key(), e.Token(), e.Token(), e.Token()
+	e.A.Takes(key, t1, harness.Long, "the key is fresh")
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	waiter := e.B.Waits(ctx, key, t2, harness.Long)
+	e.Sleep(rest)
+	var released time.Time
+	barged := harness.Call{}
+	over := make(chan struct{})
+	e.Each(2, func(i int) {
+		if i == 0 {
+			defer close(over)
+			e.Sleep(5 * time.Millisecond)
+			released = e.A.Releases(key, t1, "A holds the lock").Start
+			e.Sleep(15 * time.Millisecond)
+			return
+		}
+		for last := false; !barged.OK && !last; {
+			select {
+			case <-over:
+				last = true
+			default:
+			}
+			barged = e.B.Answers(e.B.Polls(key, t3, harness.Long))
+			e.Sleep(100 * time.Microsecond)
+		}
+	})
+	if barged.OK {
+		e.B.Release(key, t3)
+		cancel()
+		if r := <-waiter; r.OK {
+			e.B.Release(key, t2)
+		}
+		return true
+	}
+	e.B.Must(e.Outcome(waiter, released, "A has released the lock"), true, "A has released the lock, and B is the head of the queue")
+	e.B.Releases(key, t2, "its Wait has returned")
+	return false
+}
+
+func checkWaitKeepsPlace(e *harness.Env) {
+	const waiters, want = 4, "1 2 3 4"
+	const vanishing = 1500 * time.Millisecond // long enough to see which waiter had the lock first
 	scenarios := []struct {
 		name string
 		ttl  time.Duration // of the waiters
 		do   func(q *queue, scale time.Duration) (inTime bool)
 	}{{
-		"the holder vanishes", long,
+		"when the holder vanishes", harness.Long,
 		func(q *queue, _ time.Duration) bool { return true },
 	}, {
-		"the holder vanishes, and each who has the lock after it", vanishing,
+		"when the holder vanishes, and then each waiter that has the lock", vanishing,
 		func(q *queue, _ time.Duration) bool { return true },
 	}, {
-		"the holder extends again and again, others are refused, and then it releases", long,
+		"when the holder has extended repeatedly, others were refused, and it releases the lock", harness.Long,
 		func(q *queue, scale time.Duration) bool {
-			for range 13 { // not a multiple of the waiters: then a queue that goes round would be as it was
-				if r := e.A.extend(q.key, q.holder.token, scale*time.Second); r.err != nil || !r.ok {
-					e.A.must(r, !r.end.Before(q.holder.until()) && r.ok, "A holds the lock")
+			for range 13 { // not a multiple of the waiters, which would hide a queue that rotates
+				if r := e.A.Extend(q.key, q.holder.Token, scale*time.Second); r.Err != nil || !r.OK {
+					e.A.Must(r, !r.End.Before(q.holder.Until()) && r.OK, "A holds the lock")
 					return false
 				} else {
 					q.holder = r
 				}
-				if r := e.C.acquire(q.key, e.token(), long); r.ok || r.err != nil {
-					e.C.must(r, r.ok && !r.end.Before(q.holder.until()), "A holds the lock")
-					e.C.release(q.key, r.token)
+				if r := e.C.Acquire(q.key, e.Token(), harness.Long); r.OK || r.Err != nil {
+					e.C.Must(r, r.OK && !r.End.Before(q.holder.Until()), "A holds the lock")
+					e.C.Release(q.key, r.Token)
 					return false
 				}
-				e.sleep(80 * time.Millisecond)
+				e.Sleep(80 * time.Millisecond)
 			}
-			r := e.A.release(q.key, q.holder.token)
-			return e.A.answers(r).ok
+			r := e.A.Release(q.key, q.holder.Token)
+			return e.A.Answers(r).OK
 		},
 	}}
-	e.each(len(scenarios), func(i int) {
+	e.Each(len(scenarios), func(i int) {
 		s := scenarios[i]
-		e.patiently(func(rest time.Duration) (ok bool, expected, happened string) {
+		e.Patiently(func(rest time.Duration) harness.Verdict {
 			var got string
-			e.inTime(fmt.Sprintf("%d waiters join while A holds the lock", waiters), func(scale time.Duration) bool {
-				held := scale*time.Second + waiters*rest
-				q := newQueue(e, held, rest, same(s.ttl)...)
+			e.InTime(fmt.Sprintf("%d waiters join while A holds the lock", waiters), func(scale time.Duration) bool {
+				q := newQueue(e, scale*time.Second+waiters*rest, rest, slices.Repeat([]time.Duration{s.ttl}, waiters)...)
 				defer q.cancel()
-				e.sleep(200 * time.Millisecond)
-				if !time.Now().Before(q.holder.until()) || !s.do(q, scale) {
+				e.Sleep(200 * time.Millisecond)
+				if !time.Now().Before(q.holder.Until()) || !s.do(q, scale) {
 					q.leave()
 					return false
 				}
-				got = q.order(s.ttl == vanishing)
+				got = q.serve(s.ttl == vanishing)
 				return true
 			})
-			return got == want, fmt.Sprintf("%s: waiters that joined one after the other, on one Locker, have the lock in the order %s",
-				s.name, want), fmt.Sprintf("it was %s (%v between one and the next)", got, rest)
+			return inOrder(want, got, s.name, rest)
 		})
 	})
 }
 
-// checkWaitFirstLeaves lets the first in line leave, and then the holder vanish, with nobody else to look at the lock.
-func checkWaitFirstLeaves(e *env) {
-	behind := e.clients()[1:] // where the one stands who is first then
-	e.each(2*len(behind), func(i int) {
+// checkWaitHeadLeaves lets the head of the queue leave, and then the holder vanish, while no other call looks at
+// the lock.
+func checkWaitHeadLeaves(e *harness.Env) {
+	behind := e.Clients()[1:] // where the next waiter stands
+	e.Each(2*len(behind), func(i int) {
 		c, late := behind[i/2], i%2 == 1
-		var held call
-		var next <-chan call
-		e.inTime("the first in line leaves while A holds the lock", func(scale time.Duration) bool {
-			rest := e.standing()
+		var held harness.Call
+		var next <-chan harness.Call
+		e.InTime("the head of the queue leaves while A holds the lock", func(scale time.Duration) bool {
+			rest := e.Standing()
 			ttl := scale*time.Second + 3*rest
-			held = e.A.takes(e.key(), e.token(), ttl, "the key is fresh")
-			leaving, leave := context.WithCancel(e.ctx)
+			held = e.A.Takes(e.Key(), e.Token(), ttl, "the key is fresh")
+			leaving, leave := context.WithCancel(e.Ctx)
 			how := "is cancelled"
 			if late {
-				leaving, leave = context.WithTimeout(e.ctx, 2*rest)
+				leaving, leave = context.WithTimeout(e.Ctx, 2*rest)
 				how = "has passed its deadline"
 			}
 			defer leave()
-			first := e.B.waits(leaving, held.key, e.token(), long)
-			e.sleep(rest) // it stands in line before the next one comes
-			staying, end := context.WithCancel(e.ctx)
-			next = c.waits(staying, held.key, e.token(), long)
-			e.sleep(rest)
+			first := e.B.Waits(leaving, held.Key, e.Token(), harness.Long)
+			e.Sleep(rest)
+			staying, end := context.WithCancel(e.Ctx)
+			next = c.Waits(staying, held.Key, e.Token(), harness.Long)
+			e.Sleep(rest)
 			if !late {
 				leave()
 			}
-			e.note("the ctx of the first in line %s", how)
-			r := e.outcome(first, time.Now(), "its ctx has ended")
-			if !r.ok && time.Now().Before(held.until()) {
-				e.tb.Cleanup(end)
+			e.Note("the ctx of the first waiter %s", how)
+			r := e.Outcome(first, time.Now(), "its ctx has ended")
+			if !r.OK && time.Now().Before(held.Until()) {
+				e.TB.Cleanup(end)
 				return true
 			}
 			end()
-			for _, r := range []call{r, <-next} {
-				if r.ok {
-					r.client.release(r.key, r.token)
+			for _, r := range []harness.Call{r, <-next} {
+				if r.OK {
+					r.Client.Release(r.Key, r.Token)
 				}
 			}
 			return false
 		})
-		due := held.end.Add(held.ttl + e.granularity())
-		r := c.must(e.outcome(next, due, "the holder's ttl has passed, and who was before it in line has left"), true,
-			"the holder's ttl has passed, and who was before it in line has left")
-		if r.end.Before(held.until()) {
-			e.fail(fmt.Sprintf("not before %s, when A's time is up", e.at(held.until())),
-				fmt.Sprintf("%s.Wait had it at %s", c.name, e.at(r.end)))
+		due := held.End.Add(held.TTL + e.Granularity())
+		const why = "A's lock has expired, and the waiter before it has left"
+		r := c.Must(e.Outcome(next, due, why), true, why)
+		if r.End.Before(held.Until()) {
+			e.Fail(fmt.Sprintf("not before %s, when A's lock expires", e.At(held.Until())),
+				fmt.Sprintf("%s.Wait returned at %s", c.Name, e.At(r.End)))
 		}
-		c.releases(r.key, r.token, "its Wait has returned")
+		c.Releases(r.Key, r.Token, "its Wait has returned")
 	})
 }
 
-func checkWaitOwnTTL(e *env) {
-	ttls := [][2]time.Duration{{900 * time.Millisecond, long}, {3 * time.Second, 600 * time.Millisecond}}
-	e.each(len(ttls), func(i int) {
-		first, second := ttls[i][0], ttls[i][1]
-		q := newQueue(e, long, e.standing(), first, second)
-		defer q.cancel()
-		released := e.A.releases(q.key, q.holder.token, "A holds the lock")
-		w := e.B.must(e.outcome(q.results[0], released.end, "A has released the lock, and it is the first in the queue"), true,
-			"A has released the lock, and it is the first in the queue")
-		if w.deadline.Before(released.start.Add(first / 2)) {
-			e.fail(fmt.Sprintf("a deadline about %v after A's Release at %s: the first in the queue asked for that", first, e.at(released.start)),
-				fmt.Sprintf("it is at %s", e.at(w.deadline)))
-		}
-		// It vanishes. C may have the lock next, or the second in the queue: not before its deadline, and soon after.
-		why := fmt.Sprintf("the first in the queue asked for %v, and its Wait said that it holds the lock until %s", first, e.at(w.deadline))
-		token := e.token()
-		for {
-			r := e.C.acquire(q.key, token, long)
-			end := r.end
-			select {
-			case next := <-q.results[1]:
-				e.B.must(next, true, "it is the next in the queue")
-				r.ok, end = true, next.end
-			default:
-			}
-			switch {
-			case r.err != nil:
-				e.C.must(r, true, why)
-			case r.ok && end.Before(w.deadline):
-				e.failAbout(q.key, "nobody else has the lock before: "+why, fmt.Sprintf("another had it at %s", e.at(end)))
-			case r.ok:
-				return
-			case r.start.After(w.end.Add(first + e.slack())):
-				e.failLate(e.check.causes, q.key, fmt.Sprintf("it is another's, with all patience, at %s: %s", e.at(w.end.Add(first+e.slack())), why),
-					fmt.Sprintf("it was not at %s", e.at(r.start)))
-			}
-			e.sleep(pollRest(r, w.deadline))
-		}
-	})
-}
-
-func checkWaitTokenInLine(e *env) {
-	e.surely(func(rest time.Duration) (bool, string, string) {
-		q := newQueue(e, long, rest, long)
-		defer q.cancel()
+func checkWaitQueuedToken(e *harness.Env) {
+	for _, rest := range []time.Duration{30 * time.Millisecond, e.Standing()} {
+		q := newQueue(e, harness.Long, rest, harness.Long)
 		token := q.tokens[0]
 		const why = "its token waits in the queue, and A holds the lock"
-		for _, c := range e.clients() {
-			c.cannotExtend(q.key, token, long, why)
-			c.cannotRelease(q.key, token, why)
-			if e.has(needsFence) {
-				c.must(c.do("Fence", q.key, token, 0), false, why)
+		for _, c := range e.Clients() {
+			c.CannotExtend(q.key, token, harness.Long, why)
+			c.CannotRelease(q.key, token, why)
+			if e.Has(harness.NeedsFence) {
+				c.Must(c.Do("Fence", q.key, token, 0), false, why)
 			}
 		}
-		e.A.extends(q.key, q.holder.token, long, "A holds the lock")
-		released := e.A.releases(q.key, q.holder.token, "A holds the lock")
-		e.B.must(e.outcome(q.results[0], released.end, "A has released the lock, and it is next in the queue"), true, "it is next in the queue")
-		e.C.blocked(q.key, "B holds the lock")
-		e.B.releases(q.key, token, "its Wait has returned")
-		return true, "", ""
-	})
+		e.A.Extends(q.key, q.holder.Token, harness.Long, "A holds the lock")
+		released := e.A.Releases(q.key, q.holder.Token, "A holds the lock")
+		e.B.Must(e.Outcome(q.results[0], released.End, "A has released the lock, and B is the head of the queue"), true, "B is the head of the queue")
+		e.C.Blocked(q.key, "B holds the lock")
+		e.B.Releases(q.key, token, "its Wait has returned")
+		q.cancel()
+	}
 }

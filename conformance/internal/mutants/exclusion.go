@@ -1,0 +1,624 @@
+package mutants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"hash/fnv"
+	"html"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// pause is the time between two steps that should be one: long enough for a race to be won now and then.
+func pause() { time.Sleep(time.Millisecond) }
+
+// acquires makes an Acquire of what a backend does, which minds ctx as it should.
+func (f *Fake) acquires(do func(key, token string, ttl time.Duration) bool) {
+	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		ok := do(key, token, ttl)
+		return ok && ctx.Err() == nil, ctx.Err()
+	}
+}
+
+func (f *Fake) extends(do func(key, token string, ttl time.Duration) bool) {
+	f.OnExtend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		ok := do(key, token, ttl)
+		return ok && ctx.Err() == nil, ctx.Err()
+	}
+}
+
+func (f *Fake) Releases(do func(key, token string) bool) {
+	f.OnRelease = func(ctx context.Context, key, token string) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		ok := do(key, token)
+		return ok && ctx.Err() == nil, ctx.Err()
+	}
+}
+
+func exclusionMutants() []Mutant {
+	return []Mutant{{
+		Name: "acquire by set, whether or not it is there",
+		Must: []string{
+			"exclusion/one-holder", "exclusion/owner-is-token", "exclusion/race-for-free-key",
+			"exclusion/race-for-expired-key", "exclusion/no-lost-update",
+			"exclusion/contender-no-effect", "names/independent", "names/exact-keys",
+			"release/owner-only", "expiry/never-early", "expiry/any-ttl",
+		},
+		May: []string{"*"},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool { f.set(key, token, ttl); return true })
+		},
+	}, {
+		Name: "acquire by set, and a release of what is not its own says true",
+		Must: []string{
+			"exclusion/one-holder", "exclusion/owner-is-token", "exclusion/no-lost-update",
+			"exclusion/race-for-free-key", "exclusion/race-for-expired-key",
+			"exclusion/contender-no-effect", "names/independent", "names/exact-keys",
+			"release/owner-only", "release/twice", "release/after-takeover",
+		},
+		May: []string{"*"},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool { f.set(key, token, ttl); return true })
+			f.Releases(func(key, token string) bool { f.store.release(key, token); return true })
+		},
+	}, {
+		Name: "acquire by exists, then set",
+		Must: []string{
+			"exclusion/race-for-free-key", "exclusion/race-for-expired-key",
+			"exclusion/no-lost-update",
+		},
+		May: []string{"fence/concurrent"},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				if it, ok := f.get(key); ok && it.token != token {
+					return false
+				}
+				pause()
+				f.set(key, token, ttl)
+				return true
+			})
+		},
+	}, {
+		Name: "owned by the client",
+		Must: []string{
+			"exclusion/owner-is-token", "exclusion/race-for-free-key",
+			"exclusion/race-for-expired-key", "exclusion/no-lost-update", "names/exact-tokens",
+			"extend/owner-only", "release/owner-only", "release/from-another-client",
+			"fence/holder-only",
+		},
+		May: []string{"wait/*", "fence/concurrent"},
+		Alter: func(f *Fake) {
+			f.retokened(func(string) string { return fmt.Sprintf("client %d", f.ID) })
+		},
+	}, {
+		Name: "acquire waits for the holder",
+		Must: []string{"exclusion/one-attempt"},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
+					if f.store.acquire(key, token, ttl) {
+						return true
+					}
+					if time.Now().After(end) {
+						return false
+					}
+				}
+			})
+		},
+	}, {
+		Name: "a held lock is an error",
+		Must: []string{
+			"exclusion/one-holder", "exclusion/owner-is-token", "names/independent", "names/exact-keys",
+			"expiry/not-late", "release/owner-only",
+		},
+		May: []string{"*"},
+		Alter: func(f *Fake) {
+			f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+				if err := ctx.Err(); err != nil {
+					return false, err
+				}
+				if !f.store.acquire(key, token, ttl) {
+					return false, locker.ErrHeld
+				}
+				return true, nil
+			}
+		},
+	}, {
+		Name: "a lock that is not held is an error, and says taken",
+		Must: []string{
+			"extend/after-release", "extend/after-expiry", "extend/owner-only",
+			"release/owner-only", "release/twice", "release/after-expiry", "release/after-takeover",
+			"sametoken/reacquire", "exclusion/owner-is-token", "names/independent", "names/exact-tokens",
+		},
+		May: []string{
+			"names/any-key", "expiry/*", "extend/*", "release/*", "context/*", "wait/*",
+			"watch/no-missed-release",
+		},
+		Alter: func(f *Fake) {
+			extend, release := f.OnExtend, f.OnRelease
+			f.OnExtend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+				ok, err := extend(ctx, key, token, ttl)
+				if !ok && err == nil {
+					err = errors.New("lock already taken")
+				}
+				return ok, err
+			}
+			f.OnRelease = func(ctx context.Context, key, token string) (bool, error) {
+				ok, err := release(ctx, key, token)
+				if !ok && err == nil {
+					err = errors.New("lock already taken")
+				}
+				return ok, err
+			}
+		},
+	}, {
+		Name: "a panic where nothing is held",
+		Must: []string{
+			"release/owner-only", "release/twice", "release/after-expiry", "release/after-takeover",
+			"sametoken/reacquire", "exclusion/owner-is-token", "names/independent", "names/exact-tokens",
+		},
+		May: []string{"*"},
+		Alter: func(f *Fake) {
+			f.Releases(func(key, token string) bool {
+				if !f.store.release(key, token) {
+					panic("unlock of unlocked lock")
+				}
+				return true
+			})
+		},
+	}, {
+		Name: "own clock: one client's is ten seconds ahead",
+		Must: []string{
+			"expiry/never-early", "exclusion/contender-no-effect", "extend/keep-alive",
+			"extend/shorter",
+		},
+		May: []string{
+			"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
+			"watch/*", "context/*",
+		},
+		Alter: func(f *Fake) {
+			now := func() time.Time {
+				if f.ID == 1 {
+					return time.Now().Add(10 * time.Second)
+				}
+				return time.Now()
+			}
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if it, ok := f.items[key]; ok && now().Before(it.expires) && it.token != token {
+					return false
+				}
+				f.items[key] = item{token, now().Add(ttl)}
+				return true
+			})
+		},
+	}, {
+		Name: "own clock: expiry as an absolute time that the server, ten seconds ahead, has behind it",
+		Must: []string{"expiry/never-early", "expiry/not-late", "extend/after-takeover"},
+		May:  []string{"expiry/*", "sametoken/*", "wait/*", "fence/*"},
+		Alter: func(f *Fake) {
+			if f.ID != 1 {
+				return
+			}
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				return f.store.acquire(key, token, ttl-10*time.Second)
+			})
+		},
+	}, {
+		Name: "take-over by delete, then set if absent",
+		Must: []string{"exclusion/race-for-expired-key"},
+		May: []string{
+			"expiry/takeover-ownership", "sametoken/concurrent", "extend/atomic", "release/atomic",
+			"fence/stale-holder",
+		},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				f.mu.Lock()
+				it, there := f.items[key]
+				f.mu.Unlock()
+				if there && it.token != token && time.Now().Before(it.expires) {
+					return false
+				}
+				if there {
+					pause()
+					f.mu.Lock()
+					delete(f.items, key) // whatever it is by now
+					f.mu.Unlock()
+				}
+				return f.setNX(key, token, ttl)
+			})
+		},
+	}, {
+		Name: "take-over by classic GETSET",
+		Must: []string{"expiry/takeover-ownership"},
+		May:  []string{"exclusion/race-for-expired-key"},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				f.mu.Lock()
+				it, there := f.items[key]
+				if !there {
+					f.items[key] = item{token, time.Now().Add(ttl)}
+				}
+				f.mu.Unlock()
+				switch {
+				case !there:
+					return true
+				case it.token == token && time.Now().Before(it.expires):
+					return f.store.acquire(key, token, ttl)
+				case time.Now().Before(it.expires):
+					return false
+				}
+				pause()
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				old := f.items[key]
+				f.items[key] = item{token, time.Now().Add(ttl)}
+				return !time.Now().Before(old.expires)
+			})
+		},
+	}, {
+		Name: "empty GET read as expired",
+		Must: []string{"exclusion/no-lost-update"},
+		May: []string{
+			"exclusion/race-for-free-key", "exclusion/race-for-expired-key",
+			"expiry/takeover-ownership", "sametoken/concurrent", "fence/concurrent", "watch/no-missed-release",
+		},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				if f.setNX(key, token, ttl) {
+					return true
+				}
+				pause()
+				it, ok := f.get(key)
+				if ok && it.token == token {
+					return f.store.acquire(key, token, ttl)
+				}
+				if ok {
+					return false
+				}
+				pause()
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				old, ok := f.live(key)
+				f.items[key] = item{token, time.Now().Add(ttl)}
+				return !ok || old.token == token
+			})
+		},
+	}, {
+		Name: "every failed try renews the holder's expiry",
+		Must: []string{
+			"exclusion/contender-no-effect", "expiry/not-late", "extend/shorter",
+			"extend/longer",
+		},
+		May: []string{
+			"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
+			"watch/*", "context/*",
+		},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				if f.store.acquire(key, token, ttl) {
+					return true
+				}
+				if it, ok := f.get(key); ok {
+					f.store.extend(key, it.token, max(ttl, time.Until(it.expires)))
+				}
+				return false
+			})
+		},
+	}, {
+		Name: "SETNX, then EXPIRE for losers too",
+		Must: []string{
+			"exclusion/contender-no-effect", "expiry/not-late", "extend/shorter",
+			"extend/longer",
+		},
+		May: []string{
+			"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
+			"watch/*", "context/*",
+		},
+		Alter: func(f *Fake) {
+			f.acquires(func(key, token string, ttl time.Duration) bool {
+				if f.store.acquire(key, token, ttl) {
+					return true
+				}
+				f.expire(key, ttl)
+				return false
+			})
+		},
+	}}
+}
+
+// renamed changes the names under which a fake keeps its locks.
+func (f *Fake) renamed(name func(key string) string) {
+	g := NewFake(f.store, f.ID)
+	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		return g.OnAcquire(ctx, name(key), token, ttl)
+	}
+	f.OnExtend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		return g.OnExtend(ctx, name(key), token, ttl)
+	}
+	f.OnRelease = func(ctx context.Context, key, token string) (bool, error) { return g.OnRelease(ctx, name(key), token) }
+	f.OnWatch = func(ctx context.Context, key string) (<-chan struct{}, error) { return g.OnWatch(ctx, name(key)) }
+	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		return g.OnWait(ctx, name(key), token, ttl)
+	}
+	f.OnFence = func(ctx context.Context, key, token string) (uint64, bool, error) {
+		return g.OnFence(ctx, name(key), token)
+	}
+}
+
+// retokened changes the tokens that a fake stores and compares.
+func (f *Fake) retokened(token func(token string) string) {
+	g := NewFake(f.store, f.ID)
+	f.OnAcquire = func(ctx context.Context, key, t string, ttl time.Duration) (bool, error) {
+		return g.OnAcquire(ctx, key, token(t), ttl)
+	}
+	f.OnExtend = func(ctx context.Context, key, t string, ttl time.Duration) (bool, error) {
+		return g.OnExtend(ctx, key, token(t), ttl)
+	}
+	f.OnRelease = func(ctx context.Context, key, t string) (bool, error) { return g.OnRelease(ctx, key, token(t)) }
+	f.OnWait = func(ctx context.Context, key, t string, ttl time.Duration) (time.Time, error) {
+		return g.OnWait(ctx, key, token(t), ttl)
+	}
+	f.OnFence = func(ctx context.Context, key, t string) (uint64, bool, error) { return g.OnFence(ctx, key, token(t)) }
+}
+
+func clip(n int) func(string) string {
+	return func(s string) string { return s[:min(n, len(s))] }
+}
+
+func upToNUL(s string) string {
+	s, _, _ = strings.Cut(s, "\x00")
+	return s + " "
+}
+
+// foldSeparators makes one of separators that follow each other.
+func foldSeparators(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if i == 0 || s[i] != s[i-1] || !strings.ContainsRune(":/.-_|", rune(s[i])) {
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}
+
+// unescaped leaves what is not escaped as it is.
+func unescaped(unescape func(string) (string, error)) func(string) string {
+	return func(s string) string {
+		if u, err := unescape(s); err == nil {
+			return u
+		}
+		return s
+	}
+}
+
+func fnv32a(s string) string {
+	h := fnv.New32a()
+	h.Write([]byte(s))
+	return fmt.Sprint(h.Sum32())
+}
+
+func crc(s string) string { return fmt.Sprint(crc32.ChecksumIEEE([]byte("locker:" + s))) }
+
+// picky refuses names or tokens of a kind, as some backends do.
+func (f *Fake) picky(refuses func(key, token string) bool) {
+	acquire, wait, watch := f.OnAcquire, f.OnWait, f.OnWatch
+	err := errors.New("malformed: key is too long or contains invalid characters")
+	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if refuses(key, token) {
+			return false, err
+		}
+		return acquire(ctx, key, token, ttl)
+	}
+	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		if refuses(key, token) {
+			return time.Time{}, err
+		}
+		return wait(ctx, key, token, ttl)
+	}
+	f.OnWatch = func(ctx context.Context, key string) (<-chan struct{}, error) {
+		if refuses(key, "") {
+			return nil, err
+		}
+		return watch(ctx, key)
+	}
+}
+
+// justNames are the checks that a mutant can fail which keeps all locks as it should, but for their names.
+var justNames = []string{"names/*", "watch/any-key", "wait/any-key"}
+
+// asFloat reads what is a number as one.
+func asFloat(s string) string {
+	if v, err := strconv.ParseFloat(s, 64); err == nil {
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return s
+}
+
+// asInt reads what is a whole number, in any base that Go writes, as one.
+func asInt(s string) string {
+	if v, err := strconv.ParseInt(s, 0, 64); err == nil {
+		return strconv.FormatInt(v, 10)
+	}
+	return s
+}
+
+func nameMutants() []Mutant {
+	return []Mutant{
+		{Name: "one lock for all keys that begin alike",
+			Must:  []string{"names/exact-keys", "names/hash-collisions", "names/bookkeeping"},
+			May:   []string{"watch/any-key", "wait/any-key"},
+			Alter: func(f *Fake) { f.renamed(clip(20)) }},
+		{Name: "key cut at 250 bytes",
+			Must:  []string{"names/exact-keys", "names/bookkeeping"},
+			May:   []string{"watch/any-key", "wait/any-key"},
+			Alter: func(f *Fake) { f.renamed(clip(250)) }},
+		{Name: "key cut at NUL",
+			Must:  []string{"names/exact-keys", "names/bookkeeping"},
+			May:   []string{"watch/any-key", "wait/any-key"},
+			Alter: func(f *Fake) { f.renamed(upToNUL) }},
+		{Name: "key in lower case",
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(strings.ToLower) }},
+		{Name: "key trimmed",
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(strings.TrimSpace) }},
+		{Name: "separators that are repeated count once",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			May:   []string{"names/bookkeeping"},
+			Alter: func(f *Fake) { f.renamed(foldSeparators) }},
+		{Name: "separators at the end are cut off",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			May:   []string{"names/bookkeeping"},
+			Alter: func(f *Fake) { f.renamed(func(s string) string { return strings.TrimRight(s, ":/.") }) }},
+		{Name: "separators at the beginning are cut off",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			May:   []string{"names/bookkeeping"},
+			Alter: func(f *Fake) { f.renamed(func(s string) string { return strings.TrimLeft(s, ":/.") }) }},
+		{Name: "empty segments are dropped",
+			Only: justNames,
+			Must: []string{"names/exact-keys"},
+			May:  []string{"names/bookkeeping"},
+			Alter: func(f *Fake) {
+				f.renamed(func(s string) string {
+					return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == ':' }), ":")
+				})
+			}},
+		{Name: "key cleaned as a path",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(func(s string) string { return path.Clean("/" + s) }) }},
+		{Name: "key unescaped as in a URL's path",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(unescaped(url.PathUnescape)) }},
+		{Name: "key unescaped as in a URL's query",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(unescaped(url.QueryUnescape)) }},
+		{Name: "key unescaped as HTML",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(html.UnescapeString) }},
+		{Name: "characters that are not seen are dropped from the key",
+			Only: justNames,
+			Must: []string{"names/exact-keys"},
+			Alter: func(f *Fake) {
+				f.renamed(strings.NewReplacer("\u200b", "", "\u00ad", "", "\ufeff", "").Replace)
+			}},
+		{Name: "keys that are numbers compared as floats",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(asFloat) }},
+		{Name: "keys that are whole numbers compared as such",
+			Only:  justNames,
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(asInt) }},
+		{Name: "separators that are repeated in a token count once",
+			Only:  justNames,
+			Must:  []string{"names/exact-tokens"},
+			Alter: func(f *Fake) { f.retokened(foldSeparators) }},
+		{Name: "token unescaped as in a URL's path",
+			Only:  justNames,
+			Must:  []string{"names/exact-tokens"},
+			Alter: func(f *Fake) { f.retokened(unescaped(url.PathUnescape)) }},
+		{Name: "key made valid UTF-8",
+			Must:  []string{"names/exact-keys"},
+			Alter: func(f *Fake) { f.renamed(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }) }},
+		{Name: "key hashed to 32 bits by FNV-1a",
+			Must:  []string{"names/hash-collisions"},
+			Alter: func(f *Fake) { f.renamed(fnv32a) }},
+		{Name: "key hashed to 32 bits by CRC",
+			Must:  []string{"names/hash-collisions"},
+			Alter: func(f *Fake) { f.renamed(crc) }},
+		{
+			Name: "long and unusual keys are refused",
+			Must: []string{"names/any-key", "names/exact-keys", "names/bookkeeping", "watch/any-key", "wait/any-key"},
+			Alter: func(f *Fake) {
+				f.picky(func(key, _ string) bool { return len(key) > 243 || strings.ContainsAny(key, " \r\n\x00\x7f") })
+			},
+		},
+		{Name: "tokens over 255 bytes are refused",
+			Must:  []string{"names/any-token", "names/exact-tokens"},
+			Alter: func(f *Fake) { f.picky(func(_, token string) bool { return len(token) > 255 }) }},
+		{Name: "token cut at 255 bytes",
+			Must:  []string{"names/exact-tokens"},
+			Alter: func(f *Fake) { f.retokened(clip(255)) }},
+		{Name: "token in lower case",
+			Must:  []string{"names/exact-tokens"},
+			Alter: func(f *Fake) { f.retokened(strings.ToLower) }},
+		{Name: "token trimmed",
+			Must:  []string{"names/exact-tokens"},
+			Alter: func(f *Fake) { f.retokened(strings.TrimSpace) }},
+		{Name: "token cut at the codec's separator",
+			Must: []string{"names/exact-tokens"},
+			Alter: func(f *Fake) {
+				f.retokened(func(s string) string { return s[strings.LastIndexByte(s, ':')+1:] })
+			}},
+		{
+			Name: "token compared by prefix",
+			Must: []string{"names/exact-tokens"},
+			Alter: func(f *Fake) {
+				owner := func(key, token string) string {
+					if it, ok := f.get(key); ok && strings.HasPrefix(it.token, token) {
+						return it.token
+					}
+					return token
+				}
+				f.extends(func(key, token string, ttl time.Duration) bool { return f.store.extend(key, owner(key, token), ttl) })
+				f.Releases(func(key, token string) bool { return f.store.release(key, owner(key, token)) })
+			},
+		}, {
+			Name: "the fence counter is kept beside the lock, under a name that can be a lock's",
+			Must: []string{"names/bookkeeping"},
+			Alter: func(f *Fake) {
+				fence := f.OnFence
+				f.OnFence = func(ctx context.Context, key, token string) (uint64, bool, error) {
+					n, ok, err := fence(ctx, key, token)
+					if err == nil {
+						f.set(key+":fence", fmt.Sprint(n), time.Minute)
+					}
+					return n, ok, err
+				}
+			},
+		}, {
+			Name: "a release frees all locks whose names begin alike",
+			Must: []string{"names/exact-keys", "names/hash-collisions", "names/bookkeeping"},
+			May:  []string{"*"},
+			Alter: func(f *Fake) {
+				f.Releases(func(key, token string) bool {
+					ok := f.store.release(key, token)
+					if ok {
+						f.mu.Lock()
+						defer f.mu.Unlock()
+						for k := range f.items {
+							if strings.HasPrefix(k, clip(14)(key)) {
+								f.free(k)
+							}
+						}
+					}
+					return ok
+				})
+			},
+		},
+	}
+}

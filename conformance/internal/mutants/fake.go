@@ -1,0 +1,427 @@
+package mutants
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/harness"
+)
+
+// store is a backend in this process: atomic commands as a server has them, and locks made of them that
+// keep the contract.
+type store struct {
+	mu       sync.Mutex
+	items    map[string]item
+	watchers []*watcher
+	lines    map[string][]*waiter
+	counter  uint64
+
+	// Ways to be wrong about the line.
+	lastFirst, staysInLine, losesGrants, onlyReleases, races, drops, gap, firstWatches bool
+	rotates                                                                            func(why string) bool // the first goes to the end
+	next                                                                               func(vanished bool, line []*waiter) *waiter
+	grants                                                                             func(held time.Duration, w *waiter, line []*waiter) time.Duration // for how long
+
+	revision int                      // counts changes
+	lastTTL  map[string]time.Duration // of the holder
+}
+
+type item struct {
+	token   string
+	expires time.Time
+}
+
+type watcher struct {
+	key   string
+	owner *Fake
+	ch    chan struct{}
+	from  int // the first revision that it sees
+}
+
+type waiter struct {
+	token   string
+	ttl     time.Duration
+	granted bool
+	expires time.Time
+	changed chan struct{} // room for one
+}
+
+func NewStore() *store {
+	return &store{items: make(map[string]item), lines: make(map[string][]*waiter), lastTTL: make(map[string]time.Duration)}
+}
+
+// The commands. Each is one atomic step.
+
+func (s *store) get(key string) (item, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live(key)
+}
+
+func (s *store) set(key, token string, ttl time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.items[key] = item{token, time.Now().Add(ttl)}
+}
+
+func (s *store) setNX(key, token string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.live(key); ok {
+		return false
+	}
+	s.items[key] = item{token, time.Now().Add(ttl)}
+	return true
+}
+
+// expire sets the remaining time of what is there.
+func (s *store) expire(key string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it, ok := s.live(key)
+	if ok {
+		s.items[key] = item{it.token, time.Now().Add(ttl)}
+	}
+	return ok
+}
+
+func (s *store) Del(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.live(key)
+	s.free(key)
+	return ok
+}
+
+// live returns what key holds and has not expired. The store is locked, as for all that follow.
+func (s *store) live(key string) (item, bool) {
+	it, ok := s.items[key]
+	return it, ok && time.Now().Before(it.expires)
+}
+
+// free empties key, hands it to the next in line, and wakes its watchers.
+func (s *store) free(key string) {
+	s.revision++
+	delete(s.items, key)
+	s.advance(key)
+	s.wake(key)
+}
+
+func (s *store) wake(key string) {
+	for _, w := range s.watchers {
+		if w.key == key && w.from <= s.revision {
+			poke(w.ch)
+		}
+	}
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// advance grants key to the next in line when it is free.
+func (s *store) advance(key string) {
+	line := s.lines[key]
+	if len(line) == 0 {
+		return
+	}
+	it, ok := s.items[key]
+	if ok && (s.onlyReleases || time.Now().Before(it.expires)) {
+		return
+	}
+	if ok && s.rotates != nil && s.rotates("vanished") {
+		s.rotate(key)
+	}
+	if s.next != nil {
+		s.grant(key, s.next(ok, s.lines[key]))
+		return
+	}
+	if s.races {
+		for _, w := range line {
+			poke(w.changed)
+		}
+		return
+	}
+	if s.gap {
+		poke(line[0].changed)
+		return
+	}
+	n := 0
+	if s.lastFirst {
+		n = len(line) - 1
+	}
+	s.grant(key, s.lines[key][n])
+}
+
+func (s *store) grant(key string, w *waiter) {
+	ttl := w.ttl
+	if s.grants != nil {
+		ttl = s.grants(s.lastTTL[key], w, s.lines[key])
+	}
+	s.leave(key, w)
+	s.revision++
+	now := time.Now()
+	w.granted, w.expires, s.lastTTL[key] = true, now.Add(w.ttl), ttl
+	s.items[key] = item{w.token, now.Add(ttl)}
+	poke(w.changed)
+	if s.firstWatches && len(s.lines[key]) > 0 {
+		poke(s.lines[key][0].changed)
+	}
+}
+
+// rotate lets the first in line go to its end.
+func (s *store) rotate(key string) {
+	if line := s.lines[key]; len(line) > 1 {
+		s.lines[key] = append(slices.Clone(line[1:]), line[0])
+	}
+}
+
+func (s *store) leave(key string, w *waiter) {
+	s.lines[key] = slices.DeleteFunc(s.lines[key], func(o *waiter) bool { return o == w })
+	if len(s.lines[key]) == 0 {
+		delete(s.lines, key)
+	}
+}
+
+// The operations, each of them correct.
+
+func (s *store) acquire(key, token string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advance(key)
+	if it, ok := s.live(key); ok && it.token != token {
+		if s.rotates != nil && s.rotates("refused") {
+			s.rotate(key)
+		}
+		return false
+	}
+	s.revision++
+	s.items[key], s.lastTTL[key] = item{token, time.Now().Add(ttl)}, ttl
+	return true
+}
+
+func (s *store) extend(key, token string, ttl time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if it, ok := s.live(key); !ok || it.token != token {
+		return false
+	}
+	s.items[key], s.lastTTL[key] = item{token, time.Now().Add(ttl)}, ttl
+	if s.rotates != nil && s.rotates("extended") {
+		s.rotate(key)
+	}
+	for _, w := range s.lines[key] {
+		poke(w.changed)
+	}
+	return true
+}
+
+func (s *store) release(key, token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if it, ok := s.live(key); !ok || it.token != token {
+		return false
+	}
+	s.free(key)
+	return true
+}
+
+func (s *store) fence(key, token string) (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it, ok := s.live(key)
+	s.counter++
+	return s.counter, ok && it.token == token
+}
+
+func (s *store) watch(ctx context.Context, f *Fake, key string) <-chan struct{} {
+	w := &watcher{key: key, owner: f, ch: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.watchers = append(s.watchers, w)
+	s.mu.Unlock()
+	context.AfterFunc(ctx, func() { s.unwatch(w) })
+	return w.ch
+}
+
+func (s *store) unwatch(w *watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = slices.DeleteFunc(s.watchers, func(o *watcher) bool { return o == w })
+}
+
+func (s *store) wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advance(key)
+	if it, ok := s.live(key); !ok || it.token == token {
+		expires := time.Now().Add(ttl)
+		s.items[key] = item{token, expires}
+		return expires, nil
+	}
+	w := &waiter{token: token, ttl: ttl, changed: make(chan struct{}, 1)}
+	s.lines[key] = append(s.lines[key], w)
+	watches := len(s.lines[key]) == 1
+	for !w.granted {
+		due := time.Until(s.items[key].expires)
+		if s.onlyReleases || s.firstWatches && !watches {
+			due = time.Hour
+		}
+		timer := time.NewTimer(due)
+		s.mu.Unlock()
+		select {
+		case <-w.changed:
+			watches = true // the one before has the lock
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		switch {
+		case s.races:
+			time.Sleep(rand.N(time.Millisecond))
+		case s.gap:
+			time.Sleep(10 * time.Millisecond)
+		case s.losesGrants && ctx.Err() != nil:
+			pause() // for more grants to cross
+		}
+		s.mu.Lock()
+		timer.Stop()
+		first := len(s.lines[key]) > 0 && s.lines[key][0] == w
+		if _, ok := s.live(key); !ok && !w.granted && (s.races || s.gap && first) {
+			s.grant(key, w)
+		}
+		s.advance(key)
+		if ctx.Err() != nil {
+			s.abandon(key, w)
+			return time.Time{}, fmt.Errorf("in line: %w (%w)", ctx.Err(), locker.ErrHeld)
+		}
+	}
+	return w.expires, nil
+}
+
+// abandon lets w leave the line, or pass on what it was granted.
+func (s *store) abandon(key string, w *waiter) {
+	switch {
+	case !w.granted && s.drops && len(s.lines[key]) > 0: // somebody else's place
+		s.leave(key, s.lines[key][0])
+		s.leave(key, w)
+	case !w.granted && !s.staysInLine:
+		s.leave(key, w)
+	case w.granted && !s.losesGrants:
+		if s.items[key].token == w.token {
+			s.free(key)
+		}
+	}
+}
+
+// fake is a Locker on a store, each of whose methods can be replaced.
+type Fake struct {
+	*store
+	ID int // 0, 1, 2 for A, B, C
+
+	OnAcquire, OnExtend func(ctx context.Context, key, token string, ttl time.Duration) (bool, error)
+	OnRelease           func(ctx context.Context, key, token string) (bool, error)
+	OnWatch             func(ctx context.Context, key string) (<-chan struct{}, error)
+	OnWait              func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error)
+	OnFence             func(ctx context.Context, key, token string) (uint64, bool, error)
+}
+
+// newFake returns a correct Locker on s.
+func NewFake(s *store, id int) *Fake {
+	f := &Fake{store: s, ID: id}
+	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		return s.acquire(key, token, ttl), nil
+	}
+	f.OnExtend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		return s.extend(key, token, ttl), nil
+	}
+	f.OnRelease = func(ctx context.Context, key, token string) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		return s.release(key, token), nil
+	}
+	f.OnWatch = func(ctx context.Context, key string) (<-chan struct{}, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return s.watch(ctx, f, key), nil
+	}
+	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		if err := ctx.Err(); err != nil {
+			return time.Time{}, err
+		}
+		return s.wait(ctx, key, token, ttl)
+	}
+	f.OnFence = func(ctx context.Context, key, token string) (uint64, bool, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, false, err
+		}
+		n, ok := s.fence(key, token)
+		return n, ok, nil
+	}
+	return f
+}
+
+func (f *Fake) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return f.OnAcquire(ctx, key, token, ttl)
+}
+
+func (f *Fake) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return f.OnExtend(ctx, key, token, ttl)
+}
+
+func (f *Fake) Release(ctx context.Context, key, token string) (bool, error) {
+	return f.OnRelease(ctx, key, token)
+}
+
+func (f *Fake) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	return f.OnWatch(ctx, key)
+}
+
+func (f *Fake) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	return f.OnWait(ctx, key, token, ttl)
+}
+
+func (f *Fake) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	return f.OnFence(ctx, key, token)
+}
+
+// fakes returns a Config of Lockers on one store, each of which alter has changed.
+func Fakes(alter func(f *Fake)) harness.Config {
+	s, n := NewStore(), 0
+	return harness.Config{New: func(testing.TB, string) locker.Locker {
+		f := NewFake(s, n)
+		n++
+		alter(f)
+		return f
+	}}
+}
+
+// left returns what the store keeps for longer than a minute, and the keys of its queues.
+func (s *store) Left() (left []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.items {
+		if it, ok := s.live(key); ok && time.Until(it.expires) > time.Minute {
+			left = append(left, fmt.Sprintf("%q for %v", key, time.Until(it.expires)))
+		}
+	}
+	for key := range s.lines {
+		left = append(left, fmt.Sprintf("the queue of %q", key))
+	}
+	return left
+}

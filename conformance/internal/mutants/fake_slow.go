@@ -1,0 +1,93 @@
+package mutants
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+)
+
+// linger takes d, or until ctx ends.
+func linger(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// slowly lets every operation take some time before the store has done it, and some after. One that is over
+// before it was sent has done nothing, one that is over after it may have.
+func Slowly(f *Fake, before, after func() time.Duration) {
+	f.Everywhere(func(ctx context.Context, _ string, do func(context.Context) error) error {
+		if err := linger(ctx, before()); err != nil {
+			return err
+		}
+		if err := do(ctx); err != nil {
+			return err
+		}
+		return linger(ctx, after())
+	})
+	wait := f.OnWait
+	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		deadline, err := wait(ctx, key, token, ttl)
+		if err != nil {
+			f.store.release(key, token) // granted, and over before that was known
+		}
+		return deadline, err
+	}
+	watch := f.OnWatch
+	f.OnWatch = func(ctx context.Context, key string) (<-chan struct{}, error) {
+		if err := linger(ctx, before()); err != nil {
+			return nil, err
+		}
+		return watch(ctx, key)
+	}
+}
+
+func Fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+
+// compareAndSwap makes f a correct Locker on a backend that can only compare and swap: under contention it
+// tries three times, and then returns an error.
+func CompareAndSwap(f *Fake) {
+	change := func(ctx context.Context, key string, decide func(it item, ok bool) (item, bool)) (bool, error) {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		for range 3 {
+			old, ok := f.get(key)
+			next, do := decide(old, ok)
+			if !do {
+				return false, nil
+			}
+			runtime.Gosched()
+			f.mu.Lock()
+			now, still := f.live(key)
+			done := now == old && still == ok
+			if done {
+				f.items[key] = next
+			}
+			f.mu.Unlock()
+			if done {
+				return true, nil
+			}
+		}
+		return false, errors.New("changed again and again")
+	}
+	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		return change(ctx, key, func(it item, ok bool) (item, bool) {
+			return item{token, time.Now().Add(ttl)}, !ok || it.token == token
+		})
+	}
+	f.OnExtend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		return change(ctx, key, func(it item, ok bool) (item, bool) {
+			return item{token, time.Now().Add(ttl)}, ok && it.token == token
+		})
+	}
+	f.OnRelease = func(ctx context.Context, key, token string) (bool, error) {
+		return change(ctx, key, func(it item, ok bool) (item, bool) { return item{}, ok && it.token == token })
+	}
+}

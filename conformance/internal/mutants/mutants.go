@@ -1,0 +1,29 @@
+// Package mutants has Lockers that are broken in one way each, with the checks that have to notice, and the
+// correct Lockers that they are made from.
+package mutants
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/golockers/locker/conformance/internal/harness"
+)
+
+// Mutant is a Locker that is broken in one way. It must fail the checks in Must, may fail those in May,
+// since races are not exact, and must pass all others.
+type Mutant struct {
+	Name      string
+	Config    func(tb testing.TB) harness.Config
+	Alter     func(f *Fake) // in place of Config: breaks a correct Fake
+	Must, May []string      // in May, group/* is all checks of a group
+	Only      []string      // if not nil, the checks that the mutant can affect; like May
+}
+
+// Local returns the mutants that need no server.
+func Local() []Mutant {
+	return slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(), contextMutants(),
+		watchMutants(), waitMutants(), fenceMutants())
+}
+
+// Redis returns the mutants that need a real backend or a real network.
+func Redis() []Mutant { return redisMutants() }

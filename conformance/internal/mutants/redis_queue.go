@@ -1,0 +1,306 @@
+package mutants
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/redis/go-redis/v9"
+)
+
+// granted is a redisFull whose waiters stand in a queue on the server, and hear of their turns on one channel a
+// process. An entry is "<channel> <id> <ttl> <token>".
+type granted struct {
+	redisFull
+	*hearing
+}
+
+// handing are ways to be wrong about grants.
+type handing int
+
+const (
+	Correct  handing = iota
+	believed         // a message is the lock, from when it came
+	ghosts           // a grant for one that has gone is dropped
+	rejoins          // each joins again, the last first, when the connection is back
+)
+
+const handOnScript = `
+local function handOn()
+	while true do
+		local head = redis.call('LPOP', KEYS[2])
+		if not head then return false end
+		local channel, id, ttl, token = string.match(head, '^(%S+) (%S+) (%d+) (.*)$')
+		redis.call('SET', KEYS[1], token, 'PX', ttl)
+		if redis.call('PUBLISH', channel, id) > 0 then return true end
+	end
+end
+`
+
+var (
+	// Either {1}, or {0, the holder's remaining time}: then the entry is in the queue.
+	joinQueue = redis.NewScript(handOnScript + `
+		if redis.call('EXISTS', KEYS[1]) == 0 and not handOn() then
+			redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+		end
+		if redis.call('GET', KEYS[1]) == ARGV[1] then
+			redis.call('PEXPIRE', KEYS[1], ARGV[2])
+			redis.call('LREM', KEYS[2], 0, ARGV[3])
+			return {1}
+		end
+		if not redis.call('LPOS', KEYS[2], ARGV[3]) then
+			redis.call('RPUSH', KEYS[2], ARGV[3])
+		end
+		return {0, redis.call('PTTL', KEYS[1])}`)
+	acquireQueue = redis.NewScript(handOnScript + `
+		if redis.call('EXISTS', KEYS[1]) == 0 and not handOn() or redis.call('GET', KEYS[1]) == ARGV[1] then
+			redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+			return 1
+		end
+		return 0`)
+	leaveQueue = redis.NewScript(handOnScript + `
+		redis.call('LREM', KEYS[2], 0, ARGV[2])
+		if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+		if not handOn() then redis.call('DEL', KEYS[1]) end
+		redis.call('PUBLISH', KEYS[1], '')
+		return 1`)
+)
+
+// hearing is the channel of a process.
+type hearing struct {
+	wrong   handing
+	channel string
+
+	mu      sync.Mutex
+	last    int
+	waiters map[string]*turn
+}
+
+// turn is what a waiter hears, and what is done when it has gone.
+type turn struct {
+	granted chan time.Time
+	again   chan struct{}
+	gone    func()
+}
+
+func NewGranted(wrong handing) func(l redisFull) granted {
+	return func(l redisFull) granted {
+		h := &hearing{wrong: wrong, channel: "turns:" + rand.Text(), waiters: make(map[string]*turn)}
+		s := l.c.Subscribe(context.Background(), h.channel)
+		go func() {
+			for {
+				m, err := s.Receive(context.Background())
+				switch {
+				case errors.Is(err, redis.ErrClosed):
+					return
+				case err != nil:
+					time.Sleep(20 * time.Millisecond)
+				}
+				h.heard(m)
+			}
+		}()
+		return granted{l, h}
+	}
+}
+
+func (h *hearing) heard(m any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch m := m.(type) {
+	case *redis.Message:
+		t := h.waiters[m.Payload]
+		switch {
+		case t == nil:
+		case t.gone != nil:
+			go t.gone()
+			delete(h.waiters, m.Payload)
+		default:
+			t.granted <- time.Now()
+		}
+	case *redis.Subscription:
+		for _, t := range h.waiters {
+			poke(t.again)
+		}
+	}
+}
+
+func (g granted) queue(key string) []string { return []string{lockPrefix + key, "queue:" + key} }
+
+func (g granted) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if ctx.Err() != nil {
+		return outcome(ctx, "acquire", key, false, nil)
+	}
+	n, err := acquireQueue.Run(ctx, g.c, g.queue(key), token, ms(ttl)).Int64()
+	return outcome(ctx, "acquire", key, n == 1, err)
+}
+
+func (g granted) Release(ctx context.Context, key, token string) (bool, error) {
+	if ctx.Err() != nil {
+		return outcome(ctx, "release", key, false, nil)
+	}
+	n, err := leaveQueue.Run(ctx, g.c, g.queue(key), token, "").Int64()
+	return outcome(ctx, "release", key, n == 1, err)
+}
+
+func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if err := over(ctx); err != nil {
+		return time.Time{}, err
+	}
+	t := &turn{granted: make(chan time.Time, 100), again: make(chan struct{}, 1)}
+	g.mu.Lock()
+	g.last++
+	id := strconv.Itoa(g.last)
+	g.waiters[id] = t
+	g.mu.Unlock()
+	entry := fmt.Sprintf("%s %s %d %s", g.channel, id, ms(ttl), token)
+	served := func(deadline time.Time) (time.Time, error) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.waiters, id)
+		return deadline, nil
+	}
+	isHeld, begun := false, time.Now()
+	for {
+		start, asked := time.Now(), make(chan []int64, 1)
+		go func() { // to its end: what leaves the queue has to come after it
+			reply, _ := joinQueue.Run(context.WithoutCancel(ctx), g.c, g.queue(key), token, ms(ttl), entry).Int64Slice()
+			asked <- reply
+			close(asked)
+		}()
+		rest := 200 * time.Millisecond
+		select {
+		case reply := <-asked:
+			switch {
+			case over(ctx) != nil:
+			case len(reply) == 1:
+				return served(start.Add(ttl))
+			case len(reply) == 2:
+				isHeld, rest = true, min(5*time.Second, time.Duration(reply[1]+2)*time.Millisecond)
+			}
+		case <-ctx.Done():
+		}
+		if over(ctx) != nil {
+			return g.leave(ctx, key, token, id, entry, isHeld, asked)
+		}
+		select {
+		case at := <-t.granted:
+			if g.wrong == believed {
+				return served(at.Add(ttl))
+			}
+		case <-t.again:
+			if g.wrong == rejoins {
+				g.c.LRem(ctx, g.queue(key)[1], 0, entry)
+				linger(ctx, 100*time.Millisecond+time.Since(begun)/2)
+			}
+		case <-time.After(rest):
+		case <-ctx.Done():
+			return g.leave(ctx, key, token, id, entry, isHeld, asked)
+		}
+	}
+}
+
+// leave takes an entry out of the queue, or releases what it was granted, for five seconds. Should the entry be
+// there still after that, its grant is released when it comes.
+func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld bool,
+	asked <-chan []int64) (time.Time, error) {
+	release := func(limit time.Duration) bool {
+		bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		for bg.Err() == nil {
+			if err := leaveQueue.Run(bg, g.c, g.queue(key), token, entry).Err(); err == nil {
+				return true
+			}
+			linger(bg, 50*time.Millisecond)
+		}
+		return false
+	}
+	g.mu.Lock()
+	if g.wrong == ghosts {
+		delete(g.waiters, id)
+	} else {
+		g.waiters[id].gone = func() { release(5 * time.Second) }
+	}
+	g.mu.Unlock()
+	go func() {
+		for range asked { // it comes to its end
+		}
+		if release(5 * time.Second) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			delete(g.waiters, id)
+		}
+	}()
+	if isHeld {
+		return time.Time{}, fmt.Errorf("wait %q: %w: %w", key, ctx.Err(), locker.ErrHeld)
+	}
+	return time.Time{}, ctx.Err()
+}
+
+// unsure is a redisFull that takes it for certain that an extension without an answer has shortened the lock,
+// and frees it when that time is over: under the token that was extended, or whoever has it then.
+type unsure struct {
+	redisFull
+	byKey bool
+
+	mu      sync.Mutex
+	holders map[string]string // by key
+}
+
+func (u *unsure) holds(key, token string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.holders == nil {
+		u.holders = make(map[string]string)
+	}
+	u.holders[key] = token
+}
+
+func (u *unsure) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	deadline, err := u.redisFull.Wait(ctx, key, token, ttl)
+	if err == nil {
+		u.holds(key, token)
+	}
+	return deadline, err
+}
+
+func (u *unsure) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	ok, err := u.redisFull.Extend(ctx, key, token, ttl)
+	if err != nil && over(ctx) == nil {
+		time.AfterFunc(ttl, func() {
+			holder := token
+			if u.byKey {
+				u.mu.Lock()
+				holder = u.holders[key]
+				u.mu.Unlock()
+			}
+			u.redisFull.Release(context.WithoutCancel(ctx), key, holder)
+		})
+	}
+	return ok, err
+}
+
+// rollsBack is a redisLock that undoes, on a context of its own, what an Acquire may have done whose context
+// has ended.
+type RollsBack struct{ redisLock }
+
+// NewRollsBack returns a Locker that is correct and rolls back.
+func NewRollsBack(tb testing.TB, addr string) RollsBack { return RollsBack{NewRedisLock(tb, addr)} }
+
+func (l RollsBack) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := over(ctx); err != nil {
+		return false, err
+	}
+	ok, err := l.redisLock.Acquire(ctx, key, token, ttl)
+	if err != nil && over(ctx) != nil {
+		bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), 50*time.Millisecond)
+		defer cancel()
+		l.redisLock.Release(bg, key, token)
+	}
+	return ok, err
+}
