@@ -21,7 +21,7 @@ func TestRunOutput(t *testing.T) {
 	t.Parallel()
 	run := func(mode, pattern string, env ...string) (string, bool) {
 		cmd := exec.Command(os.Args[0], "-test.run", pattern, "-test.v")
-		cmd.Env = append(os.Environ(), "CONFORMANCE_TEST_RUN="+mode, "LOCKER_CONFORMANCE=")
+		cmd.Env = append(os.Environ(), "LOCKER_CONFORMANCE_RUN="+mode, "LOCKER_CONFORMANCE=")
 		cmd.Env = append(cmd.Env, env...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err == nil
@@ -68,7 +68,7 @@ func TestRunOutput(t *testing.T) {
 
 func TestRunHelper(t *testing.T) {
 	c := mutants.Fakes(func(*mutants.Fake) {})
-	switch os.Getenv("CONFORMANCE_TEST_RUN") {
+	switch os.Getenv("LOCKER_CONFORMANCE_RUN") {
 	default:
 		t.Skip("only for TestRunOutput")
 	case "bad":

@@ -136,7 +136,7 @@ func TestOptional(t *testing.T) {
 	full := mutants.Fakes(func(*mutants.Fake) {})
 	plain := full
 	plain.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{full.New(tb, addr)} }
-	for name, c := range map[string]harness.Config{"on this backend: unsupported operation": refusing, "is no locker.": plain} {
+	for name, c := range map[string]harness.Config{"on this backend: unsupported operation": refusing, "is not a locker.": plain} {
 		s, err := harness.NewSuite(t, c, checks())
 		require.NoError(t, err)
 		results := s.RunAll(t)

@@ -42,11 +42,11 @@ func fenceChecks() []harness.Check {
 			e.InTime("A mints numbers while it holds a lock of a second or more", func(scale time.Duration) bool {
 				key, token := e.Key(), e.Token()
 				held := e.A.Takes(key, token, scale*1200*time.Millisecond, "the key is fresh")
-				minted := 0
+				minted, last := 0, uint64(0)
 				e.Until(10, time.Second, func() {
 					r := e.A.Do("Fence", key, token, 0)
 					if r.Err != nil || r.OK || r.End.Before(held.Until()) {
-						e.A.Must(r, true, "A holds the lock")
+						last = increases(e.A.Must(r, true, "A holds the lock"), last)
 						minted++
 					}
 					e.Sleep(40 * time.Millisecond)
@@ -67,7 +67,7 @@ func fenceChecks() []harness.Check {
 			}
 			ctx, cancel := context.WithTimeout(e.Ctx, 10*time.Second)
 			defer cancel()
-			e.A.Must(e.A.DoContext(ctx, "Fence", key, token, 0), true, "A holds the lock")
+			increases(e.A.Must(e.A.DoContext(ctx, "Fence", key, token, 0), true, "A holds the lock"), 0)
 		},
 	}}
 	for i := range list {
@@ -78,9 +78,13 @@ func fenceChecks() []harness.Check {
 
 // mint returns a number for a lock that token must hold. It must be greater than last.
 func mint(c *harness.Client, key, token string, last uint64) uint64 {
-	r := c.Must(c.Do("Fence", key, token, 0), true, "its token holds the lock")
+	return increases(c.Must(c.Do("Fence", key, token, 0), true, "its token holds the lock"), last)
+}
+
+// increases returns the number that r returned, which must be greater than last.
+func increases(r harness.Call, last uint64) uint64 {
 	if r.Fence <= last {
-		c.Env.Fail(fmt.Sprintf("%s.Fence returns a number greater than %d, which was minted for that key before", c.Name, last),
+		r.Client.Env.Fail(fmt.Sprintf("%s.Fence returns a number greater than %d, which was minted for that key before", r.Client.Name, last),
 			fmt.Sprintf("it returned %d", r.Fence))
 	}
 	return r.Fence

@@ -296,10 +296,11 @@ func checkBookkeeping(e *harness.Env) {
 		if e.Has(harness.NeedsWait) {
 			waiter = e.B.Waits(ctx, key, e.Token(), harness.Long)
 		}
+		last := uint64(0)
 		fences := func() {
 			if e.Has(harness.NeedsFence) {
 				if r := e.A.Do("Fence", key, token, 0); !errors.Is(r.Err, errors.ErrUnsupported) {
-					e.A.Must(r, true, "A holds the lock")
+					last = increases(e.A.Must(r, true, "A holds the lock"), last)
 				}
 			}
 		}

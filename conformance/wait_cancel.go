@@ -49,6 +49,7 @@ func checkWaitCancelStress(e *harness.Env) {
 	e.Note("many waiters on A, B and C join and leave at random, and those that are served hold the lock for a moment")
 	var inside, entered atomic.Int64
 	serve := func(c *harness.Client, r harness.Call) {
+		c.Must(r, true, "its Wait has returned")
 		if n := inside.Add(1); n > 1 {
 			e.Fail("one holder at a time", fmt.Sprintf("%d at the same time", n))
 		}

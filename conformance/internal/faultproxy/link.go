@@ -10,42 +10,42 @@ import (
 	"time"
 )
 
-// faultKind is what happens to the request that a fault waits for.
+// Kind is what happens to the request that a fault affects.
 type Kind int
 
 const (
-	// holdRequest keeps the request, and what follows it on its connection, from the server until release.
+	// HoldRequest holds back the request, and what follows it on its connection, until Release.
 	HoldRequest Kind = iota
-	// holdReply keeps the reply from the client until release.
+	// HoldReply holds back the reply until Release.
 	HoldReply
-	// dropReply ends the connection instead of delivering the reply, once the server has done the request.
+	// DropReply ends the connection instead of delivering the reply, once the server has executed the request.
 	DropReply
-	// halfReply delivers the first half of the reply and ends the connection.
+	// HalfReply delivers the first half of the reply and ends the connection.
 	HalfReply
-	// garbageReply delivers bytes that are a reply in no protocol, and ends the connection.
+	// GarbageReply delivers bytes that are not a reply in any protocol, and ends the connection.
 	GarbageReply
-	// resetRequest delivers the first half of the request and resets the connection.
+	// ResetRequest delivers the first half of the request and resets the connection.
 	ResetRequest
-	// closeRequest keeps the request from the server for good and ends the connection in good order.
+	// CloseRequest drops the request and closes the connection.
 	CloseRequest
-	// garbageRequest is closeRequest, with garbage for a reply before.
+	// GarbageRequest is CloseRequest after a garbage reply.
 	GarbageRequest
 )
 
 func (k Kind) String() string {
 	return [...]string{
-		"is held on its way to the server",
-		"is done by the server, and the reply is held",
-		"is done by the server, and the connection ends instead of the reply",
-		"is done by the server, and the connection ends after half of the reply",
-		"is done by the server, and the reply is garbage",
-		"reaches the server by half, and the connection is reset",
-		"never reaches the server, and the connection ends in good order",
+		"is held back on its way to the server",
+		"is executed by the server, and the reply is held back",
+		"is executed by the server, and the connection ends in place of the reply",
+		"is executed by the server, and the connection ends after half of the reply",
+		"is executed by the server, and the reply is garbage",
+		"reaches the server in part, and the connection is reset",
+		"never reaches the server, and the connection is closed",
 		"never reaches the server, and the reply is garbage",
 	}[k]
 }
 
-// onRequest reports whether the fault befalls the request, and not its reply.
+// onRequest reports whether the fault affects the request, not its reply.
 func (k Kind) onRequest() bool {
 	switch k {
 	case HoldRequest, ResetRequest, CloseRequest, GarbageRequest:
@@ -54,16 +54,16 @@ func (k Kind) onRequest() bool {
 	return false
 }
 
-// fault is one that is armed.
+// Fault is a fault that is or was armed.
 type Fault struct {
 	kind Kind
 	left int    // requests until it acts; guarded by the proxy's mu
-	next *Fault // armed when it acts, or nil
+	next *Fault // armed when this one acts, or nil
 
-	tokens []string // only requests in which one of these stands count; nil: all
+	tokens []string // if not nil, only requests that contain one of these count
 
-	Hit      chan struct{} // closed when it acts: a hold then holds, anything else is about to be done
-	goOn     chan struct{} // closed by release
+	Hit      chan struct{} // closed when it begins to act
+	goOn     chan struct{} // closed by Release
 	Answered chan struct{} // closed when the server has answered the request, or cannot any more
 	released sync.Once
 	finished sync.Once
@@ -73,7 +73,7 @@ func newFault(kind Kind, n int) *Fault {
 	return &Fault{kind: kind, left: n, Hit: make(chan struct{}), goOn: make(chan struct{}), Answered: make(chan struct{})}
 }
 
-// release lets go what a hold holds. It may be called more than once, and before anything is held.
+// Release delivers what is held back. It may be called repeatedly, and before anything is held back.
 func (f *Fault) Release() { f.released.Do(func() { close(f.goOn) }) }
 
 func (f *Fault) finish() { f.finished.Do(func() { close(f.Answered) }) }
@@ -83,7 +83,7 @@ func (f *Fault) concerns(b []byte) bool {
 	return f.tokens == nil || slices.ContainsFunc(f.tokens, func(token string) bool { return bytes.Contains(b, []byte(token)) })
 }
 
-// acted says whether its request has come.
+// Acted reports whether the fault has begun to act.
 func (f *Fault) Acted() bool {
 	select {
 	case <-f.Hit:
@@ -93,7 +93,7 @@ func (f *Fault) Acted() bool {
 	}
 }
 
-// link is one connection of a client through the proxy, and that of the proxy to the server.
+// Link is a connection of a client to the proxy, and that of the proxy to the server.
 type Link struct {
 	p              *Proxy
 	client, server *net.TCPConn
@@ -102,7 +102,7 @@ type Link struct {
 	wasCut         atomic.Bool
 
 	mu    sync.Mutex
-	open  bool   // a request is under way: the server has not answered since its first byte
+	open  bool   // a request is under way: the server has not answered it
 	fault *Fault // of the request under way, or of the last one
 }
 
@@ -115,7 +115,7 @@ func (l *Link) cut() {
 
 // fromClient forwards what the client sends until it hangs up.
 func (l *Link) fromClient() {
-	// What was sent before the end of it reaches the server, and the server sees the end.
+	// The server gets what was sent before, and sees the end.
 	defer l.hangUp()
 	buf := make([]byte, 64<<10)
 	for {
@@ -129,7 +129,7 @@ func (l *Link) fromClient() {
 	}
 }
 
-// request forwards bytes of the client. It is false when there is nothing more to forward.
+// request forwards bytes of the client. It returns false if the connection has ended.
 func (l *Link) request(b []byte) bool {
 	f := l.begin(b)
 	if f != nil {
@@ -163,8 +163,8 @@ func (l *Link) request(b []byte) bool {
 	return err == nil
 }
 
-// endCleanly ends the client's connection by a FIN, and then both. Bytes that the client sends after its request are
-// read until it hangs up: a socket that is closed with bytes to read is reset.
+// endCleanly closes the client's connection with a FIN, and then both connections. It reads what the client sends
+// until that hangs up, since closing a socket with unread bytes resets the connection.
 func (l *Link) endCleanly() {
 	l.wasCut.Store(true)
 	l.client.CloseWrite()
@@ -173,8 +173,8 @@ func (l *Link) endCleanly() {
 	l.cut()
 }
 
-// begin takes note of bytes of the client, and returns the fault that acts on the request that they begin.
-// A fault on the reply is not returned: it is kept for the reply.
+// begin notes bytes of the client, and returns the fault that affects the request that they begin, if any. A fault on
+// the reply is kept for the reply.
 func (l *Link) begin(b []byte) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +199,7 @@ func (l *Link) begin(b []byte) *Fault {
 	return nil
 }
 
-// hangUp tells the server that the client has hung up, after the server has done what was held back from it.
+// hangUp tells the server that the client has hung up, after the server has executed what was held back.
 func (l *Link) hangUp() {
 	l.mu.Lock()
 	f, open := l.fault, l.open
@@ -214,7 +214,7 @@ func (l *Link) hangUp() {
 	if l.server.CloseWrite() != nil {
 		l.server.Close()
 	}
-	// One that never ends its side is not waited for.
+	// Do not wait for a server that never closes its side.
 	l.server.SetReadDeadline(time.Now().Add(10 * time.Second))
 }
 
@@ -242,7 +242,7 @@ func (l *Link) fromServer() {
 	}
 }
 
-// reply forwards bytes of the server. It is false when that was the last of this connection.
+// reply forwards bytes of the server. It returns false if they are the last of the connection.
 func (l *Link) reply(b []byte) bool {
 	l.mu.Lock()
 	l.open = false
@@ -251,7 +251,7 @@ func (l *Link) reply(b []byte) bool {
 	l.mu.Unlock()
 	if f != nil && !f.kind.onRequest() {
 		close(f.Hit)
-		// A reply may come in pieces, and a pipeline may be answered before all of it is done.
+		// A reply may arrive in pieces, and a pipeline may be answered before all of it has been executed.
 		b = l.rest(b)
 		switch f.kind {
 		case HoldReply:
@@ -275,7 +275,7 @@ func (l *Link) reply(b []byte) bool {
 		return false
 	}
 	if len(b) > 0 {
-		l.client.Write(b) // the server is to be heard to the end, also when the client has hung up
+		l.client.Write(b) // even if the client has hung up, the server's replies are read
 	}
 	if f == nil || f.kind == HoldRequest || f.kind == HoldReply {
 		return true
@@ -284,10 +284,10 @@ func (l *Link) reply(b []byte) bool {
 	return false
 }
 
-// garbage begins no reply of any protocol that locks are kept by.
+// garbage is not the beginning of a reply in any protocol that locks use.
 var garbage = []byte("\xff\xfe\xfd?? garbage \x00\x01\xff\r\n\r\n")
 
-// rest returns b and what the server sends after it before it is quiet for a moment.
+// rest returns b and what the server sends after it until it is quiet for a moment.
 func (l *Link) rest(b []byte) []byte {
 	all := bytes.Clone(b)
 	buf := make([]byte, 64<<10)

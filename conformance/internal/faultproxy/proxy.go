@@ -1,3 +1,5 @@
+// Package faultproxy is a TCP proxy that injects faults: it drops, holds back, delays and corrupts requests and
+// replies, and cuts, hangs and refuses connections.
 package faultproxy
 
 import (
@@ -11,16 +13,15 @@ import (
 	"time"
 )
 
-// proxy is a TCP proxy between a Locker and its backend that breaks the link on command, and always in the
-// same way: a fault acts on the nth request from when it is armed, or on all of the link from when it is set.
+// Proxy is a TCP proxy between a Locker and its backend that breaks the link on command, deterministically: a fault
+// affects the nth request after it is armed, or the whole link from when it is set.
 //
-// It knows no protocol. A request is a burst of bytes from the client: it begins with the first byte on a
-// fresh connection, or after bytes of the server, and the bytes that follow it before the server answers
-// belong to it, in however many writes they come. So a pipeline is one request. Requests are counted over
-// all connections; a fault is armed while they are idle, after a warm-up.
+// It knows no protocol. A request is a burst of bytes from the client: it begins with the first byte on a new
+// connection, or after bytes from the server, and includes all bytes until the server answers. So a pipeline is one
+// request. Requests are counted over all connections; faults are armed while these are idle, after a warm-up.
 //
-// What the proxy holds is delivered to the server when it is let go, also when the client has hung up
-// meanwhile, as a network delivers late.
+// A request that was held back is delivered to the server when it is released, even if the client has hung up
+// meanwhile, as a network may deliver late.
 type Proxy struct {
 	Addr   string // where it listens
 	target string // the backend
@@ -31,7 +32,7 @@ type Proxy struct {
 	fault     *Fault // the one that is armed
 	requests  int
 	accepted  int
-	slamming  bool          // connections are accepted and cut at once
+	slamming  bool          // connections are accepted and cut immediately
 	gate      chan struct{} // closed: bytes flow; open: the server seems to hang
 	replies   chan struct{} // closed: the server's bytes flow; open: they are held
 	dials     chan struct{} // closed: new connections are served; open: they are accepted and nothing flows
@@ -40,7 +41,7 @@ type Proxy struct {
 	goroutine sync.WaitGroup
 }
 
-// newProxy starts a proxy before target that ends with tb.
+// New starts a proxy in front of target that ends with tb.
 func New(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,14 +65,14 @@ func New(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// count returns how many requests the proxy has seen, and how many connections.
+// Count returns how many requests the proxy has seen, and how many connections.
 func (p *Proxy) Count() (requests, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requests, p.accepted
 }
 
-// arm lets the nth request from now on, counted from 1, run into the fault. It replaces what was armed
+// Arm makes the nth request from now on, counted from 1, run into a fault. It replaces the fault that was armed
 // before.
 func (p *Proxy) Arm(kind Kind, n int) *Fault {
 	f := newFault(kind, n)
@@ -81,7 +82,7 @@ func (p *Proxy) Arm(kind Kind, n int) *Fault {
 	return f
 }
 
-// armFor is arm for the first request in which one of the tokens stands.
+// ArmFor is Arm for the first request that contains one of the tokens.
 func (p *Proxy) ArmFor(kind Kind, tokens []string) *Fault {
 	f := newFault(kind, 1)
 	f.tokens = tokens
@@ -91,7 +92,7 @@ func (p *Proxy) ArmFor(kind Kind, tokens []string) *Fault {
 	return f
 }
 
-// armThen is arm, and the request after the one that runs into the fault runs into another.
+// ArmThen is Arm, and the request after the affected one runs into another fault.
 func (p *Proxy) ArmThen(kind Kind, n int, then Kind) (first, second *Fault) {
 	first, second = newFault(kind, n), newFault(then, 1)
 	first.next = second
@@ -101,31 +102,31 @@ func (p *Proxy) ArmThen(kind Kind, n int, then Kind) (first, second *Fault) {
 	return first, second
 }
 
-// disarm takes back what is armed and has not acted yet.
+// Disarm takes back the fault that is armed, if it has not acted yet.
 func (p *Proxy) Disarm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = nil
 }
 
-// delay makes every request, and every reply, take d longer.
+// Delay delays every request and every reply by d.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.latency = d
 }
 
-// hang lets the server seem to hang: connections are accepted, bytes are taken, nothing is answered and
-// nothing is done, until heal.
+// Hang makes the server seem to hang: connections are accepted and bytes received, but nothing is done or answered
+// until Heal.
 func (p *Proxy) Hang() { p.shut(&p.gate) }
 
-// deafen holds what the server sends until heal. Requests get through and are done.
+// Deafen holds back what the server sends until Heal. Requests get through.
 func (p *Proxy) Deafen() { p.shut(&p.replies) }
 
-// hangDials lets new connections hang until heal. Those that are there work.
+// HangDials makes new connections hang until Heal. Open ones work.
 func (p *Proxy) HangDials() { p.shut(&p.dials) }
 
-// shut replaces a gate that is open by one that is not.
+// shut replaces an open gate by a closed one.
 func (p *Proxy) shut(gate *chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,15 +137,15 @@ func (p *Proxy) shut(gate *chan struct{}) {
 	}
 }
 
-// connected returns the connections that are there.
+// Connected returns the open connections.
 func (p *Proxy) Connected() map[*Link]struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.links)
 }
 
-// hangOthers lets all connections hang until heal that are there now and are not in but. New ones work. It
-// returns how many those are.
+// HangOthers makes the open connections hang until Heal, except those in but. New ones work. It returns how many
+// connections hang.
 func (p *Proxy) HangOthers(but map[*Link]struct{}) (n int) {
 	others := p.Connected()
 	maps.DeleteFunc(others, func(l *Link, _ struct{}) bool { _, ok := but[l]; return ok })
@@ -152,7 +153,7 @@ func (p *Proxy) HangOthers(but map[*Link]struct{}) (n int) {
 	return len(others)
 }
 
-// hangThese lets some connections hang until heal.
+// HangThese makes some connections hang until Heal.
 func (p *Proxy) HangThese(links map[*Link]struct{}) {
 	gate := make(chan struct{})
 	p.mu.Lock()
@@ -162,14 +163,14 @@ func (p *Proxy) HangThese(links map[*Link]struct{}) {
 	}
 }
 
-// cutAll ends connections.
+// CutAll ends connections.
 func CutAll(links map[*Link]struct{}) {
 	for l := range links {
 		l.cut()
 	}
 }
 
-// cut ends all connections. New ones are served.
+// Cut ends all connections. New ones work.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +179,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// slam ends all connections, accepts new ones, and ends them at once.
+// Slam ends all connections, and each new one as soon as it is accepted, until Heal.
 func (p *Proxy) Slam() {
 	p.mu.Lock()
 	p.slamming = true
@@ -186,13 +187,13 @@ func (p *Proxy) Slam() {
 	p.Cut()
 }
 
-// refuse ends all connections and refuses new ones.
+// Refuse ends all connections and refuses new ones until Heal.
 func (p *Proxy) Refuse() {
 	p.RefuseDials()
 	p.Cut()
 }
 
-// refuseDials refuses new connections. Those that are there work.
+// RefuseDials refuses new connections until Heal. Open ones work.
 func (p *Proxy) RefuseDials() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +203,7 @@ func (p *Proxy) RefuseDials() {
 	}
 }
 
-// heal ends all that the methods above begin and takes back what is armed. What was held is delivered.
+// Heal ends the effects of all methods above and takes back the fault that is armed. What was held back is delivered.
 func (p *Proxy) Heal(tb testing.TB) {
 	tb.Helper()
 	p.Disarm()
@@ -227,7 +228,7 @@ func (p *Proxy) Heal(tb testing.TB) {
 	if !refusing {
 		return
 	}
-	// Somebody may have the port for a moment.
+	// Another process may use the port for a moment.
 	var ln net.Listener
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -239,7 +240,7 @@ func (p *Proxy) Heal(tb testing.TB) {
 	tb.Fatalf("the fault proxy cannot listen again: %v", err)
 }
 
-// close ends the proxy and returns when nothing of it is left.
+// close ends the proxy and waits for its goroutines.
 func (p *Proxy) close() {
 	p.mu.Lock()
 	select {
@@ -258,7 +259,7 @@ func (p *Proxy) serve(ln net.Listener) {
 	p.listener = ln
 	p.mu.Unlock()
 	p.goroutine.Go(func() {
-		// The proxy's goroutines are none of the check's, in which somebody may look for leaks.
+		// The proxy's goroutines must not count as leaks of the check.
 		pprof.SetGoroutineLabels(context.Background())
 		for {
 			conn, err := ln.Accept()
@@ -279,7 +280,7 @@ func (p *Proxy) connect(ln net.Listener, client *net.TCPConn) {
 	defer client.Close()
 	server, err := net.DialTimeout("tcp", p.target, 10*time.Second)
 	if err != nil {
-		return // the client sees a connection that ends, which is what its backend does
+		return // as the client would see it without a proxy
 	}
 	defer server.Close()
 	p.mu.Lock()

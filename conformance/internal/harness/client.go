@@ -246,7 +246,22 @@ func (c *Client) Must(r Call, ok bool, why string) Call {
 		}
 		c.Env.FailAbout(r.Key, want, got)
 	}
+	if r.Op == "Wait" && ok {
+		c.plausible(r)
+	}
 	return r
+}
+
+// plausible ends the check unless the deadline of a Wait is about its ttl after a moment during the Wait. A Locker may
+// deduct something for safety, and the backend may keep the lock a little longer.
+func (c *Client) plausible(r Call) {
+	c.Env.TB.Helper()
+	earliest, latest := r.Start.Add(r.TTL/2), r.End.Add(r.TTL+c.Env.Granularity()+10*time.Millisecond)
+	if r.Deadline.Before(earliest) || r.Deadline.After(latest) {
+		c.Env.Show(r)
+		c.Env.FailAbout(r.Key, fmt.Sprintf("%s.Wait returns a deadline %v after the grant, which was while it waited, from %s to %s",
+			c.Name, r.TTL, c.Env.At(r.Start), c.Env.At(r.End)), "it is at "+c.Env.At(r.Deadline))
+	}
 }
 
 // Answers ends the check if r is an error.

@@ -183,7 +183,7 @@ func TestCheckThatHangs(t *testing.T) {
 	r := s.Start(t, ck)
 	r.Wait(100 * time.Millisecond)
 	assert.True(t, r.Failed())
-	assert.Contains(t, r.Printed(), "self/check has not come to an end in 100ms")
+	assert.Contains(t, r.Printed(), "self/check has not ended within 100ms")
 	assert.Contains(t, r.Printed(), `A.Wait("x", "y", 1m0s) has not returned`)
 }
 
@@ -245,7 +245,7 @@ func TestGoroutines(t *testing.T) {
 
 func TestPatience(t *testing.T) {
 	t.Parallel()
-	var l Lag
+	var l recentLag
 	assert.Equal(t, 3*time.Second, l.allowance())
 	l.saw(100 * time.Millisecond)
 	l.saw(50 * time.Millisecond)

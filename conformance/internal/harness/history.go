@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// journal is what a check has done, for the reader of a failure.
+// history is what a check has done, for the reader of a failure.
 type history struct {
 	mu      sync.Mutex
 	begun   time.Time
@@ -18,7 +18,7 @@ type history struct {
 	counts  map[string]int
 }
 
-// step is one line of a journal: an operation, how often it came out the same in a row, or a remark.
+// step is a line of a history: a call, repeated with the same result or not, or a remark.
 type step struct {
 	call    Call
 	from    time.Time
@@ -28,8 +28,8 @@ type step struct {
 }
 
 const (
-	historyLength = 2000 // how many steps are kept at least, the latest ones,
-	historyShown  = 30   // and how many of them are shown
+	historyLength = 2000 // at least so many of the latest steps are kept,
+	historyShown  = 30   // and so many of them are printed
 )
 
 // label gives s a short name of a kind, such as k1, and returns s.
@@ -46,7 +46,7 @@ func (h *history) label(kind, s string) string {
 	return s
 }
 
-// short is how s is printed.
+// short returns s as it is printed.
 func (h *history) short(s string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,7 +57,7 @@ func (h *history) shortLocked(s string) string {
 	if label, ok := h.labels[s]; ok {
 		return label
 	}
-	for known, label := range h.labels { // a variation of a known name
+	for known, label := range h.labels { // a known name with something appended
 		if rest, ok := strings.CutPrefix(s, known); ok {
 			return label + "+" + Quote(rest)
 		}
@@ -72,7 +72,7 @@ func Quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// at is a moment as the journal prints it.
+// at returns t as it is printed: relative to the first step.
 func (h *history) at(t time.Time) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,7 +92,7 @@ func (h *history) add(remark string) {
 	h.append(&step{remark: remark, from: time.Now()})
 }
 
-// forget begins again: what was done before has nothing to do with what follows.
+// forget drops all steps.
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,7 +129,7 @@ func (h *history) finish(s *step, c Call) {
 	}
 }
 
-// show writes down what was done quietly.
+// show adds a quiet call.
 func (h *history) show(c Call) {
 	if c.Token != "" {
 		h.label("t", c.Token)
@@ -141,14 +141,14 @@ func (h *history) show(c Call) {
 	}
 }
 
-// same says whether o came out as s did.
+// same reports whether o is the same call as s with the same result.
 func (s *step) same(o *step) bool {
 	a, b := s.call, o.call
 	return s.remark == "" && o.remark == "" && !s.running && !o.running && a.Client == b.Client && a.Op == b.Op &&
 		a.Key == b.Key && a.Token == b.Token && a.TTL == b.TTL && a.Result() == b.Result()
 }
 
-// about is what has been done to key, or everything when key is empty, and the remarks.
+// about returns the steps that concern key, or all if key is empty, and the remarks.
 func (h *history) about(key string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -158,7 +158,7 @@ func (h *history) about(key string) string {
 		switch n := len(shown); {
 		case key != "" && s.remark == "" && s.call.Key != key:
 			others++
-		case n > 0 && shown[n-1].same(s): // what came between was about other keys
+		case n > 0 && shown[n-1].same(s): // the steps between concern other keys
 			shown[n-1].repeats += s.repeats
 			shown[n-1].call.End = s.call.End
 		default:
@@ -200,24 +200,24 @@ func (h *history) about(key string) string {
 		fmt.Fprintf(&b, "… and %s with other keys\n", Plural(others, "step"))
 	}
 	if b.Len() == 0 {
-		return "what this check does so often that it keeps no record of it"
+		return "the calls of this check are too many to be recorded"
 	}
 	return b.String()
 }
 
-// shorten puts the short names of keys and tokens into what was said by others, such as errors.
+// shorten replaces keys and tokens by their short names in a text such as an error.
 func (h *history) shorten(text string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, label := range h.labels {
-		if len(name) >= len(rand.Text()) { // not one that may be a word
+		if len(name) >= len(rand.Text()) { // not if it may be a word
 			text = strings.ReplaceAll(text, name, label)
 		}
 	}
 	return text
 }
 
-// plural is n things: one request, two requests.
+// Plural returns n things: one request, 2 requests.
 func Plural(n int, what string) string {
 	if n == 1 {
 		return "one " + what

@@ -12,8 +12,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/faultproxy"
 )
 
-// probe finds out, once and before any check, what would otherwise fail them all: a backend that does not
-// answer, Lockers that do not share one, and optional behaviour that is not there.
+// probe detects before any check what would fail them all: a backend that does not answer, Lockers that do not share
+// a backend, and missing optional methods.
 func (s *Suite) probe() error {
 	ctx, cancel := context.WithTimeout(context.Background(), OpTimeout)
 	defer cancel()
@@ -47,8 +47,8 @@ func (s *Suite) probe() error {
 	return nil
 }
 
-// apart says whether b is on another backend than the Locker A on which token was acquired. A broken Locker
-// may let b in, too; but when afterwards both hold the lock, there are two locks.
+// apart reports whether b is on another backend than the Locker A on which token was acquired. A broken Locker may
+// let b in as well; but if both then hold the lock, there are two locks.
 func (s *Suite) apart(ctx context.Context, b locker.Locker, key, token string, ttl time.Duration) (bool, error) {
 	a, other := s.Lockers[0], RandomToken()
 	released, err := b.Release(ctx, key, token)
@@ -56,7 +56,7 @@ func (s *Suite) apart(ctx context.Context, b locker.Locker, key, token string, t
 		return false, fmt.Errorf("the first Release on the backend failed: %w", err)
 	}
 	if released {
-		if _, err := a.Acquire(ctx, key, token, ttl); err != nil { // for the next one
+		if _, err := a.Acquire(ctx, key, token, ttl); err != nil { // for the next b
 			return false, fmt.Errorf("an Acquire on the backend failed: %w", err)
 		}
 		return false, nil
@@ -74,7 +74,7 @@ func (s *Suite) apart(ctx context.Context, b locker.Locker, key, token string, t
 	return aHolds && bHolds, nil
 }
 
-// probeNetwork sees that a Locker can be made that goes through the fault proxy.
+// probeNetwork checks that a Locker can be made that connects through the fault proxy.
 func (s *Suite) probeNetwork(tb testing.TB) error {
 	if s.Config.Addr == "" {
 		return nil
@@ -92,37 +92,37 @@ func (s *Suite) probeNetwork(tb testing.TB) error {
 	}
 	l.Release(ctx, key, token)
 	if n, _ := p.Count(); n == 0 {
-		return errors.New("Config.New does not use its addr: it was given that of the fault proxy, the Locker works, " +
-			"and not a byte has come to the proxy")
+		return errors.New("Config.New does not use its addr: it was given that of the fault proxy, and the Locker works, " +
+			"but the proxy has received nothing")
 	}
 	return nil
 }
 
-// probeOptional notes which optional interfaces cannot be checked, and why. A method that fails in another
-// way than errors.ErrUnsupported is left to its checks.
+// probeOptional records which optional interfaces cannot be checked, and why. Errors other than errors.ErrUnsupported
+// are left to the checks.
 func (s *Suite) probeOptional(ctx context.Context) {
 	l, key, token := s.Lockers[0], RandomKey(), RandomToken()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	if w, ok := l.(locker.Watcher); !ok {
-		s.lacks[NeedsWatch] = fmt.Sprintf("%T is no locker.Watcher", l)
+		s.lacks[NeedsWatch] = fmt.Sprintf("%T is not a locker.Watcher", l)
 	} else if _, err := w.Watch(ctx, key); errors.Is(err, errors.ErrUnsupported) {
-		s.lacks[NeedsWatch] = "Watch says " + err.Error()
+		s.lacks[NeedsWatch] = "Watch returns " + err.Error()
 	}
 	if w, ok := l.(locker.Waiter); !ok {
-		s.lacks[NeedsWait] = fmt.Sprintf("%T is no locker.Waiter", l)
+		s.lacks[NeedsWait] = fmt.Sprintf("%T is not a locker.Waiter", l)
 		s.lacks[NeedsUnsupportedWait] = s.lacks[NeedsWait]
 	} else if _, err := w.Wait(ctx, key, token, time.Minute); errors.Is(err, errors.ErrUnsupported) {
-		s.lacks[NeedsWait] = "Wait says " + err.Error()
+		s.lacks[NeedsWait] = "Wait returns " + err.Error()
 	} else {
 		s.lacks[NeedsUnsupportedWait] = "Wait is supported"
 	}
 	l.Acquire(ctx, key, token, time.Minute)
 	defer l.Release(context.WithoutCancel(ctx), key, token)
 	if f, ok := l.(locker.Fencer); !ok {
-		s.lacks[NeedsFence] = fmt.Sprintf("%T is no locker.Fencer", l)
+		s.lacks[NeedsFence] = fmt.Sprintf("%T is not a locker.Fencer", l)
 	} else if _, _, err := f.Fence(ctx, key, token); errors.Is(err, errors.ErrUnsupported) {
-		s.lacks[NeedsFence] = "Fence says " + err.Error()
+		s.lacks[NeedsFence] = "Fence returns " + err.Error()
 	}
 }

@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// recorder is the testing.TB that a check works with. It keeps what the check said and what became of it, so
-// that the suite can print it in one piece and the suite's own tests can look at it. Unlike those of a
-// testing.T, its FailNow and SkipNow may be called from any goroutine: they end that goroutine.
+// Recorder is the testing.TB of a check. It records the check's output and result, so that the suite can print them
+// in one piece, and tests can examine them. Unlike those of a testing.T, its FailNow and SkipNow may be called from
+// any goroutine, which they end.
 type Recorder struct {
-	testing.TB // the test outside, for TempDir and the like
+	testing.TB // of the suite, for TempDir and the like
 
 	name    string
-	explain func() string // what had been done, for a failure that does not say
+	explain func() string // the history, for failures that are not printed by Env
 	ctx     context.Context
 	cancel  context.CancelFunc
 	done    chan struct{}
 
 	mu       sync.Mutex
 	failed   bool
-	indirect bool // failed by what did not come in time, or by an error, and not by a wrong answer
+	indirect bool // failed because of lateness or an error, not of a wrong answer
 	skipped  bool
-	unsure   bool   // could not check
+	unsure   bool   // could not decide
 	reason   string // for being skipped or unsure
-	sealed   bool   // given up on: nothing is recorded any more
+	sealed   bool   // hung: nothing more is recorded
 	log      bytes.Buffer
 	cleanups []func()
 }
@@ -41,7 +41,7 @@ func newRecorder(tb testing.TB, name string) *Recorder {
 	return r
 }
 
-// start runs fn in a goroutine of its own, then its cleanups.
+// start runs fn, and then the cleanups, in a goroutine.
 func (r *Recorder) start(fn func()) {
 	go func() {
 		defer close(r.done)
@@ -50,14 +50,14 @@ func (r *Recorder) start(fn func()) {
 	}()
 }
 
-// wait waits for the end of what start started. After limit it counts as failed and is left behind.
+// Wait waits for the check to end. After limit the check counts as failed and is abandoned.
 func (r *Recorder) Wait(limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-r.done:
 	case <-timer.C:
-		r.Logf("%s has not come to an end in %v\n%s", r.name, limit, r.explain())
+		r.Logf("%s has not ended within %v\n%s", r.name, limit, r.explain())
 		r.mu.Lock()
 		r.failed, r.sealed = true, true
 		r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *Recorder) Wait(limit time.Duration) {
 	}
 }
 
-// guard runs fn and takes its panic for a failure.
+// guard runs fn. A panic in it fails the check.
 func (r *Recorder) guard(fn func()) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -88,7 +88,7 @@ func (r *Recorder) cleanup() {
 		r.cleanups = r.cleanups[:n-1]
 		r.mu.Unlock()
 		done := make(chan struct{})
-		go func() { // one that ends its goroutine does not end the others
+		go func() { // a cleanup that calls Goexit must not prevent the others
 			defer close(done)
 			r.guard(fn)
 		}()
@@ -96,7 +96,7 @@ func (r *Recorder) cleanup() {
 	}
 }
 
-// output returns what was logged, each line indented as the testing package does.
+// Printed returns what was logged.
 func (r *Recorder) Printed() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *Recorder) SkipNow() {
 	runtime.Goexit()
 }
 
-// skipFor ends the goroutine and the check: reason says what the Locker cannot do that the check needs.
+// skipFor ends the goroutine. The check is skipped: reason is what the Locker lacks.
 func (r *Recorder) skipFor(reason string) {
 	r.mu.Lock()
 	r.reason = reason
@@ -147,7 +147,7 @@ func (r *Recorder) skipFor(reason string) {
 	r.Skipf("%s is skipped: %s", r.name, reason)
 }
 
-// inconclusive ends the goroutine: the check could not check what it is for. The first reason counts.
+// inconclusive ends the goroutine: the check cannot decide. The first reason counts.
 func (r *Recorder) inconclusive(reason string) {
 	r.mu.Lock()
 	if !r.unsure && !r.sealed {
@@ -157,21 +157,21 @@ func (r *Recorder) inconclusive(reason string) {
 	runtime.Goexit()
 }
 
-// Inconclusive reports whether the check could not check, and has not failed all the same.
+// Inconclusive reports whether the check could not decide. A failure takes precedence.
 func (r *Recorder) Inconclusive() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.unsure && !r.failed && !r.skipped
 }
 
-// why is the reason for being skipped or inconclusive.
+// Why returns the reason why the check was skipped or is inconclusive.
 func (r *Recorder) Why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reason
 }
 
-// isIndirect reports whether nothing but lateness or errors speaks against the Locker.
+// isIndirect reports whether the check failed only because of lateness or errors.
 func (r *Recorder) isIndirect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

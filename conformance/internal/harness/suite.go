@@ -36,7 +36,7 @@ type Suite struct {
 
 	lacks    map[Needs]string // what the Lockers cannot do, with the reason
 	quickest time.Duration    // the quickest of some operations, before the checks load the backend
-	lag      Lag
+	lag      recentLag
 }
 
 // NewSuite validates c and makes the three Lockers that the checks share.
@@ -74,7 +74,7 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	tb.Cleanup(cancel)
-	go s.lag.Measure(ctx)
+	go measure(ctx, s.lag.saw)
 	if err := s.probe(); err != nil {
 		return nil, err
 	}

@@ -93,8 +93,10 @@ func (e *Env) saw(d time.Duration) {
 	}
 }
 
-// Standing is how long a waiter may take to join the queue.
-func (e *Env) Standing() time.Duration { return time.Second + 5*e.suite.lag.Worst() }
+// Standing is how long a waiter usually takes at most to join the queue.
+func (e *Env) Standing() time.Duration {
+	return min(time.Second+5*e.suite.lag.Worst(), 5*time.Second)
+}
 
 // Outcome waits for a Wait that must return. It has been due since the given time.
 func (e *Env) Outcome(done <-chan Call, since time.Time, why string) Call {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// everywhere puts something around each operation of a fake.
+// Everywhere wraps each operation of a Fake.
 func (f *Fake) Everywhere(around func(ctx context.Context, op string, do func(ctx context.Context) error) error) {
 	acquire, extend, release, wait, fence := f.OnAcquire, f.OnExtend, f.OnRelease, f.OnWait, f.OnFence
 	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (ok bool, err error) {
@@ -45,7 +45,7 @@ func contextMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "an error of its own in place of ctx's",
+		Name: "another error in place of ctx's",
 		Must: []string{"context/already-done", "wait/cancel", "wait/context", "fence/context"},
 		May:  []string{"wait/cancel-stress", "context/*"},
 		Alter: func(f *Fake) {
@@ -58,7 +58,7 @@ func contextMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a context that is done is looked at too late: it has happened",
+		Name: "ctx is examined only after the operation",
 		Must: []string{"context/already-done"},
 		Alter: func(f *Fake) {
 			f.Everywhere(func(ctx context.Context, op string, do func(context.Context) error) error {
@@ -111,7 +111,7 @@ func contextMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "a call that is left behind keeps trying, and renews what it has",
+		Name: "an abandoned call keeps trying, and renews its lock",
 		Must: []string{"context/cancel-during-call"},
 		May:  []string{"context/no-leak", "context/no-late-success"},
 		Alter: func(f *Fake) {

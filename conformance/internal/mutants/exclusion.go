@@ -16,10 +16,10 @@ import (
 	"github.com/golockers/locker"
 )
 
-// pause is the time between two steps that should be one: long enough for a race to be won now and then.
+// pause is the time between two steps that should be one: long enough for races.
 func pause() { time.Sleep(time.Millisecond) }
 
-// acquires makes an Acquire of what a backend does, which minds ctx as it should.
+// acquires makes do the Acquire of f, with correct handling of ctx.
 func (f *Fake) acquires(do func(key, token string, ttl time.Duration) bool) {
 	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		if err := ctx.Err(); err != nil {
@@ -64,7 +64,7 @@ func exclusionMutants() []Mutant {
 			f.acquires(func(key, token string, ttl time.Duration) bool { f.set(key, token, ttl); return true })
 		},
 	}, {
-		Name: "acquire by set, and a release of what is not its own says true",
+		Name: "acquire by set, and a release by another token returns true",
 		Must: []string{
 			"exclusion/one-holder", "exclusion/owner-is-token", "exclusion/no-lost-update",
 			"exclusion/race-for-free-key", "exclusion/race-for-expired-key",
@@ -139,7 +139,7 @@ func exclusionMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "a lock that is not held is an error, and says taken",
+		Name: "a refused extend or release is an error",
 		Must: []string{
 			"extend/after-release", "extend/after-expiry", "extend/owner-only",
 			"release/owner-only", "release/twice", "release/after-expiry", "release/after-takeover",
@@ -182,7 +182,7 @@ func exclusionMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "own clock: one client's is ten seconds ahead",
+		Name: "client's clock: one is ten seconds ahead",
 		Must: []string{
 			"expiry/never-early", "exclusion/contender-no-effect", "extend/keep-alive",
 			"extend/shorter",
@@ -209,7 +209,7 @@ func exclusionMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "own clock: expiry as an absolute time that the server, ten seconds ahead, has behind it",
+		Name: "client's clock: expiry as an absolute time, and the server is ten seconds ahead",
 		Must: []string{"expiry/never-early", "expiry/not-late", "extend/after-takeover"},
 		May:  []string{"expiry/*", "sametoken/*", "wait/*", "fence/*"},
 		Alter: func(f *Fake) {
@@ -221,7 +221,7 @@ func exclusionMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "take-over by delete, then set if absent",
+		Name: "takeover by delete, then set if absent",
 		Must: []string{"exclusion/race-for-expired-key"},
 		May: []string{
 			"expiry/takeover-ownership", "sametoken/concurrent", "extend/atomic", "release/atomic",
@@ -238,14 +238,14 @@ func exclusionMutants() []Mutant {
 				if there {
 					pause()
 					f.mu.Lock()
-					delete(f.items, key) // whatever it is by now
+					delete(f.items, key) // whoever holds it by now
 					f.mu.Unlock()
 				}
 				return f.setNX(key, token, ttl)
 			})
 		},
 	}, {
-		Name: "take-over by classic GETSET",
+		Name: "takeover by classic GETSET",
 		Must: []string{"expiry/takeover-ownership"},
 		May:  []string{"exclusion/race-for-expired-key"},
 		Alter: func(f *Fake) {
@@ -301,7 +301,7 @@ func exclusionMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "every failed try renews the holder's expiry",
+		Name: "every refused attempt extends the holder's lock",
 		Must: []string{
 			"exclusion/contender-no-effect", "expiry/not-late", "extend/shorter",
 			"extend/longer",
@@ -322,7 +322,7 @@ func exclusionMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "SETNX, then EXPIRE for losers too",
+		Name: "SETNX, then EXPIRE by losers as well",
 		Must: []string{
 			"exclusion/contender-no-effect", "expiry/not-late", "extend/shorter",
 			"extend/longer",
@@ -343,7 +343,7 @@ func exclusionMutants() []Mutant {
 	}}
 }
 
-// renamed changes the names under which a fake keeps its locks.
+// renamed changes the names under which f keeps its locks.
 func (f *Fake) renamed(name func(key string) string) {
 	g := NewFake(f.store, f.ID)
 	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -362,7 +362,7 @@ func (f *Fake) renamed(name func(key string) string) {
 	}
 }
 
-// retokened changes the tokens that a fake stores and compares.
+// retokened changes the tokens that f stores and compares.
 func (f *Fake) retokened(token func(token string) string) {
 	g := NewFake(f.store, f.ID)
 	f.OnAcquire = func(ctx context.Context, key, t string, ttl time.Duration) (bool, error) {
@@ -387,7 +387,7 @@ func upToNUL(s string) string {
 	return s + " "
 }
 
-// foldSeparators makes one of separators that follow each other.
+// foldSeparators replaces repeated separators by one.
 func foldSeparators(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -398,7 +398,7 @@ func foldSeparators(s string) string {
 	return b.String()
 }
 
-// unescaped leaves what is not escaped as it is.
+// unescaped leaves malformed escapes as they are.
 func unescaped(unescape func(string) (string, error)) func(string) string {
 	return func(s string) string {
 		if u, err := unescape(s); err == nil {
@@ -416,7 +416,7 @@ func fnv32a(s string) string {
 
 func crc(s string) string { return fmt.Sprint(crc32.ChecksumIEEE([]byte("locker:" + s))) }
 
-// picky refuses names or tokens of a kind, as some backends do.
+// picky refuses some names or tokens, as some backends do.
 func (f *Fake) picky(refuses func(key, token string) bool) {
 	acquire, wait, watch := f.OnAcquire, f.OnWait, f.OnWatch
 	err := errors.New("malformed: key is too long or contains invalid characters")
@@ -440,10 +440,10 @@ func (f *Fake) picky(refuses func(key, token string) bool) {
 	}
 }
 
-// justNames are the checks that a mutant can fail which keeps all locks as it should, but for their names.
+// justNames are the checks that mutants can fail which only confuse names.
 var justNames = []string{"names/*", "watch/any-key", "wait/any-key"}
 
-// asFloat reads what is a number as one.
+// asFloat normalizes floating-point numbers.
 func asFloat(s string) string {
 	if v, err := strconv.ParseFloat(s, 64); err == nil {
 		return strconv.FormatFloat(v, 'g', -1, 64)
@@ -451,7 +451,7 @@ func asFloat(s string) string {
 	return s
 }
 
-// asInt reads what is a whole number, in any base that Go writes, as one.
+// asInt normalizes integers in any base of Go's syntax.
 func asInt(s string) string {
 	if v, err := strconv.ParseInt(s, 0, 64); err == nil {
 		return strconv.FormatInt(v, 10)
@@ -462,34 +462,39 @@ func asInt(s string) string {
 func nameMutants() []Mutant {
 	return []Mutant{
 		{Name: "one lock for all keys that begin alike",
+			Only:  justNames,
 			Must:  []string{"names/exact-keys", "names/hash-collisions", "names/bookkeeping"},
 			May:   []string{"watch/any-key", "wait/any-key"},
 			Alter: func(f *Fake) { f.renamed(clip(20)) }},
 		{Name: "key cut at 250 bytes",
+			Only:  justNames,
 			Must:  []string{"names/exact-keys", "names/bookkeeping"},
 			May:   []string{"watch/any-key", "wait/any-key"},
 			Alter: func(f *Fake) { f.renamed(clip(250)) }},
 		{Name: "key cut at NUL",
+			Only:  justNames,
 			Must:  []string{"names/exact-keys", "names/bookkeeping"},
 			May:   []string{"watch/any-key", "wait/any-key"},
 			Alter: func(f *Fake) { f.renamed(upToNUL) }},
 		{Name: "key in lower case",
+			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			Alter: func(f *Fake) { f.renamed(strings.ToLower) }},
 		{Name: "key trimmed",
+			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			Alter: func(f *Fake) { f.renamed(strings.TrimSpace) }},
-		{Name: "separators that are repeated count once",
+		{Name: "repeated separators are folded",
 			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			May:   []string{"names/bookkeeping"},
 			Alter: func(f *Fake) { f.renamed(foldSeparators) }},
-		{Name: "separators at the end are cut off",
+		{Name: "trailing separators are trimmed",
 			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			May:   []string{"names/bookkeeping"},
 			Alter: func(f *Fake) { f.renamed(func(s string) string { return strings.TrimRight(s, ":/.") }) }},
-		{Name: "separators at the beginning are cut off",
+		{Name: "leading separators are trimmed",
 			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			May:   []string{"names/bookkeeping"},
@@ -519,7 +524,7 @@ func nameMutants() []Mutant {
 			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			Alter: func(f *Fake) { f.renamed(html.UnescapeString) }},
-		{Name: "characters that are not seen are dropped from the key",
+		{Name: "invisible characters are dropped from the key",
 			Only: justNames,
 			Must: []string{"names/exact-keys"},
 			Alter: func(f *Fake) {
@@ -529,11 +534,11 @@ func nameMutants() []Mutant {
 			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			Alter: func(f *Fake) { f.renamed(asFloat) }},
-		{Name: "keys that are whole numbers compared as such",
+		{Name: "keys that are integers compared as such",
 			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			Alter: func(f *Fake) { f.renamed(asInt) }},
-		{Name: "separators that are repeated in a token count once",
+		{Name: "repeated separators in a token are folded",
 			Only:  justNames,
 			Must:  []string{"names/exact-tokens"},
 			Alter: func(f *Fake) { f.retokened(foldSeparators) }},
@@ -542,40 +547,50 @@ func nameMutants() []Mutant {
 			Must:  []string{"names/exact-tokens"},
 			Alter: func(f *Fake) { f.retokened(unescaped(url.PathUnescape)) }},
 		{Name: "key made valid UTF-8",
+			Only:  justNames,
 			Must:  []string{"names/exact-keys"},
 			Alter: func(f *Fake) { f.renamed(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }) }},
 		{Name: "key hashed to 32 bits by FNV-1a",
+			Only:  justNames,
 			Must:  []string{"names/hash-collisions"},
 			Alter: func(f *Fake) { f.renamed(fnv32a) }},
 		{Name: "key hashed to 32 bits by CRC",
+			Only:  justNames,
 			Must:  []string{"names/hash-collisions"},
 			Alter: func(f *Fake) { f.renamed(crc) }},
 		{
 			Name: "long and unusual keys are refused",
+			Only: justNames,
 			Must: []string{"names/any-key", "names/exact-keys", "names/bookkeeping", "watch/any-key", "wait/any-key"},
 			Alter: func(f *Fake) {
 				f.picky(func(key, _ string) bool { return len(key) > 243 || strings.ContainsAny(key, " \r\n\x00\x7f") })
 			},
 		},
 		{Name: "tokens over 255 bytes are refused",
+			Only:  justNames,
 			Must:  []string{"names/any-token", "names/exact-tokens"},
 			Alter: func(f *Fake) { f.picky(func(_, token string) bool { return len(token) > 255 }) }},
 		{Name: "token cut at 255 bytes",
+			Only:  justNames,
 			Must:  []string{"names/exact-tokens"},
 			Alter: func(f *Fake) { f.retokened(clip(255)) }},
 		{Name: "token in lower case",
+			Only:  justNames,
 			Must:  []string{"names/exact-tokens"},
 			Alter: func(f *Fake) { f.retokened(strings.ToLower) }},
 		{Name: "token trimmed",
+			Only:  justNames,
 			Must:  []string{"names/exact-tokens"},
 			Alter: func(f *Fake) { f.retokened(strings.TrimSpace) }},
 		{Name: "token cut at the codec's separator",
+			Only: justNames,
 			Must: []string{"names/exact-tokens"},
 			Alter: func(f *Fake) {
 				f.retokened(func(s string) string { return s[strings.LastIndexByte(s, ':')+1:] })
 			}},
 		{
 			Name: "token compared by prefix",
+			Only: justNames,
 			Must: []string{"names/exact-tokens"},
 			Alter: func(f *Fake) {
 				owner := func(key, token string) string {

@@ -11,7 +11,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// timed changes the ttl of what a fake acquires and extends.
+// Timed changes the ttls of f.
 func (f *Fake) Timed(change func(ttl time.Duration) time.Duration) {
 	acquire, extend, wait := f.OnAcquire, f.OnExtend, f.OnWait
 	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -23,13 +23,13 @@ func (f *Fake) Timed(change func(ttl time.Duration) time.Duration) {
 	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 		deadline, err := wait(ctx, key, token, change(ttl))
 		if err == nil {
-			deadline = deadline.Add(ttl - change(ttl)) // it believes what it asked for
+			deadline = deadline.Add(ttl - change(ttl)) // as if it had the ttl that was asked for
 		}
 		return deadline, err
 	}
 }
 
-// coarse is the configuration of plain Lockers that keep a lock longer than they are asked for, and say so.
+// coarse is the configuration of plain Lockers that keep locks longer than asked, with that Granularity.
 func coarse(granularity time.Duration, change func(ttl time.Duration) time.Duration) func(tb testing.TB) harness.Config {
 	return func(testing.TB) harness.Config {
 		c := Fakes(func(f *Fake) { f.Timed(change) })
@@ -40,7 +40,7 @@ func coarse(granularity time.Duration, change func(ttl time.Duration) time.Durat
 	}
 }
 
-const forEver = math.MaxInt64
+const noExpiry = math.MaxInt64
 
 func expiryMutants() []Mutant {
 	return []Mutant{{
@@ -55,10 +55,10 @@ func expiryMutants() []Mutant {
 			"watch/*", "context/*",
 		},
 		Alter: func(f *Fake) {
-			f.acquires(func(key, token string, _ time.Duration) bool { return f.store.acquire(key, token, forEver) })
+			f.acquires(func(key, token string, _ time.Duration) bool { return f.store.acquire(key, token, noExpiry) })
 		},
 	}, {
-		Name: "whole seconds, and zero is for ever",
+		Name: "whole seconds, and zero is no expiry",
 		Must: []string{"expiry/not-late", "expiry/never-early", "release/after-expiry", "extend/after-expiry"},
 		May: []string{
 			"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
@@ -67,13 +67,13 @@ func expiryMutants() []Mutant {
 		Alter: func(f *Fake) {
 			f.Timed(func(ttl time.Duration) time.Duration {
 				if ttl < time.Second {
-					return forEver
+					return noExpiry
 				}
 				return ttl.Truncate(time.Second)
 			})
 		},
 	}, {
-		Name: "rounded down to zero, which is gone at once",
+		Name: "rounded down to zero, which expires immediately",
 		Must: []string{"expiry/never-early", "expiry/not-late", "expiry/rounds-up", "expiry/any-ttl"},
 		May: []string{
 			"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
@@ -151,7 +151,7 @@ func expiryMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a tenth of the ttl is kept back",
+		Name: "a tenth of the ttl is missing",
 		Must: []string{"expiry/never-early", "expiry/rounds-up"},
 		May: []string{
 			"exclusion/*", "expiry/*", "extend/*", "release/*", "sametoken/*", "wait/*", "fence/*",
@@ -207,7 +207,7 @@ func expiryMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a ttl that the backend refuses is an error of its own",
+		Name: "a ttl that the backend refuses is its own error, not ErrInvalidTTL",
 		Must: []string{"expiry/any-ttl"},
 		Alter: func(f *Fake) {
 			acquire, extend := f.OnAcquire, f.OnExtend
@@ -226,7 +226,7 @@ func expiryMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "acquire says ErrInvalidTTL when it has acquired",
+		Name: "acquire returns ErrInvalidTTL and has acquired",
 		Must: []string{"expiry/any-ttl"},
 		Alter: func(f *Fake) {
 			acquire := f.OnAcquire
@@ -239,7 +239,7 @@ func expiryMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "extend says ErrInvalidTTL, and the lock is gone",
+		Name: "extend returns ErrInvalidTTL, and the lock is gone",
 		Must: []string{"expiry/any-ttl"},
 		Alter: func(f *Fake) {
 			extend := f.OnExtend
@@ -255,7 +255,7 @@ func expiryMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "ten minutes longer than it says",
+		Name: "ten minutes longer than asked",
 		Must: []string{
 			"expiry/not-late", "expiry/never-early", "extend/shorter", "extend/replaces",
 			"extend/after-expiry", "release/after-expiry",
@@ -265,7 +265,7 @@ func expiryMutants() []Mutant {
 			"watch/*", "context/*",
 		},
 		Alter: func(f *Fake) {
-			f.Timed(func(ttl time.Duration) time.Duration { return min(ttl, forEver-10*time.Minute) + 10*time.Minute })
+			f.Timed(func(ttl time.Duration) time.Duration { return min(ttl, noExpiry-10*time.Minute) + 10*time.Minute })
 		},
 	}}
 }

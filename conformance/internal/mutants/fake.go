@@ -13,20 +13,19 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// store is a backend in this process: atomic commands as a server has them, and locks made of them that
-// keep the contract.
+// Store is a backend in this process: atomic commands like those of a server, and correct locks made of them.
 type store struct {
 	mu       sync.Mutex
 	items    map[string]item
 	watchers []*watcher
-	lines    map[string][]*waiter
+	queues   map[string][]*waiter
 	counter  uint64
 
-	// Ways to be wrong about the line.
-	lastFirst, staysInLine, losesGrants, onlyReleases, races, drops, gap, firstWatches bool
-	rotates                                                                            func(why string) bool // the first goes to the end
-	next                                                                               func(vanished bool, line []*waiter) *waiter
-	grants                                                                             func(held time.Duration, w *waiter, line []*waiter) time.Duration // for how long
+	// Ways in which the queue may be broken.
+	lastFirst, staysQueued, losesGrants, onlyReleases, races, drops, gap, firstWatches bool
+	rotates                                                                            func(why string) bool // the head of the queue goes to its end
+	next                                                                               func(vanished bool, queue []*waiter) *waiter
+	grants                                                                             func(held time.Duration, w *waiter, queue []*waiter) time.Duration // for how long
 
 	revision int                      // counts changes
 	lastTTL  map[string]time.Duration // of the holder
@@ -53,7 +52,7 @@ type waiter struct {
 }
 
 func NewStore() *store {
-	return &store{items: make(map[string]item), lines: make(map[string][]*waiter), lastTTL: make(map[string]time.Duration)}
+	return &store{items: make(map[string]item), queues: make(map[string][]*waiter), lastTTL: make(map[string]time.Duration)}
 }
 
 // The commands. Each is one atomic step.
@@ -99,13 +98,13 @@ func (s *store) Del(key string) bool {
 	return ok
 }
 
-// live returns what key holds and has not expired. The store is locked, as for all that follow.
+// live returns the item of key if it has not expired. The store is locked, as for the methods that follow.
 func (s *store) live(key string) (item, bool) {
 	it, ok := s.items[key]
 	return it, ok && time.Now().Before(it.expires)
 }
 
-// free empties key, hands it to the next in line, and wakes its watchers.
+// free empties key, hands it to the head of the queue, and wakes its watchers.
 func (s *store) free(key string) {
 	s.revision++
 	delete(s.items, key)
@@ -128,10 +127,10 @@ func poke(ch chan struct{}) {
 	}
 }
 
-// advance grants key to the next in line when it is free.
+// advance grants key to the head of the queue if it is free.
 func (s *store) advance(key string) {
-	line := s.lines[key]
-	if len(line) == 0 {
+	queue := s.queues[key]
+	if len(queue) == 0 {
 		return
 	}
 	it, ok := s.items[key]
@@ -142,30 +141,30 @@ func (s *store) advance(key string) {
 		s.rotate(key)
 	}
 	if s.next != nil {
-		s.grant(key, s.next(ok, s.lines[key]))
+		s.grant(key, s.next(ok, s.queues[key]))
 		return
 	}
 	if s.races {
-		for _, w := range line {
+		for _, w := range queue {
 			poke(w.changed)
 		}
 		return
 	}
 	if s.gap {
-		poke(line[0].changed)
+		poke(queue[0].changed)
 		return
 	}
 	n := 0
 	if s.lastFirst {
-		n = len(line) - 1
+		n = len(queue) - 1
 	}
-	s.grant(key, s.lines[key][n])
+	s.grant(key, s.queues[key][n])
 }
 
 func (s *store) grant(key string, w *waiter) {
 	ttl := w.ttl
 	if s.grants != nil {
-		ttl = s.grants(s.lastTTL[key], w, s.lines[key])
+		ttl = s.grants(s.lastTTL[key], w, s.queues[key])
 	}
 	s.leave(key, w)
 	s.revision++
@@ -173,26 +172,26 @@ func (s *store) grant(key string, w *waiter) {
 	w.granted, w.expires, s.lastTTL[key] = true, now.Add(w.ttl), ttl
 	s.items[key] = item{w.token, now.Add(ttl)}
 	poke(w.changed)
-	if s.firstWatches && len(s.lines[key]) > 0 {
-		poke(s.lines[key][0].changed)
+	if s.firstWatches && len(s.queues[key]) > 0 {
+		poke(s.queues[key][0].changed)
 	}
 }
 
-// rotate lets the first in line go to its end.
+// rotate moves the head of the queue to its end.
 func (s *store) rotate(key string) {
-	if line := s.lines[key]; len(line) > 1 {
-		s.lines[key] = append(slices.Clone(line[1:]), line[0])
+	if queue := s.queues[key]; len(queue) > 1 {
+		s.queues[key] = append(slices.Clone(queue[1:]), queue[0])
 	}
 }
 
 func (s *store) leave(key string, w *waiter) {
-	s.lines[key] = slices.DeleteFunc(s.lines[key], func(o *waiter) bool { return o == w })
-	if len(s.lines[key]) == 0 {
-		delete(s.lines, key)
+	s.queues[key] = slices.DeleteFunc(s.queues[key], func(o *waiter) bool { return o == w })
+	if len(s.queues[key]) == 0 {
+		delete(s.queues, key)
 	}
 }
 
-// The operations, each of them correct.
+// The operations are correct.
 
 func (s *store) acquire(key, token string, ttl time.Duration) bool {
 	s.mu.Lock()
@@ -219,7 +218,7 @@ func (s *store) extend(key, token string, ttl time.Duration) bool {
 	if s.rotates != nil && s.rotates("extended") {
 		s.rotate(key)
 	}
-	for _, w := range s.lines[key] {
+	for _, w := range s.queues[key] {
 		poke(w.changed)
 	}
 	return true
@@ -268,8 +267,8 @@ func (s *store) wait(ctx context.Context, key, token string, ttl time.Duration) 
 		return expires, nil
 	}
 	w := &waiter{token: token, ttl: ttl, changed: make(chan struct{}, 1)}
-	s.lines[key] = append(s.lines[key], w)
-	watches := len(s.lines[key]) == 1
+	s.queues[key] = append(s.queues[key], w)
+	watches := len(s.queues[key]) == 1
 	for !w.granted {
 		due := time.Until(s.items[key].expires)
 		if s.onlyReleases || s.firstWatches && !watches {
@@ -279,7 +278,7 @@ func (s *store) wait(ctx context.Context, key, token string, ttl time.Duration) 
 		s.mu.Unlock()
 		select {
 		case <-w.changed:
-			watches = true // the one before has the lock
+			watches = true // the waiter before has the lock
 		case <-timer.C:
 		case <-ctx.Done():
 		}
@@ -293,26 +292,26 @@ func (s *store) wait(ctx context.Context, key, token string, ttl time.Duration) 
 		}
 		s.mu.Lock()
 		timer.Stop()
-		first := len(s.lines[key]) > 0 && s.lines[key][0] == w
+		first := len(s.queues[key]) > 0 && s.queues[key][0] == w
 		if _, ok := s.live(key); !ok && !w.granted && (s.races || s.gap && first) {
 			s.grant(key, w)
 		}
 		s.advance(key)
 		if ctx.Err() != nil {
 			s.abandon(key, w)
-			return time.Time{}, fmt.Errorf("in line: %w (%w)", ctx.Err(), locker.ErrHeld)
+			return time.Time{}, fmt.Errorf("in the queue: %w (%w)", ctx.Err(), locker.ErrHeld)
 		}
 	}
 	return w.expires, nil
 }
 
-// abandon lets w leave the line, or pass on what it was granted.
+// abandon makes w leave the queue, or pass on its grant.
 func (s *store) abandon(key string, w *waiter) {
 	switch {
-	case !w.granted && s.drops && len(s.lines[key]) > 0: // somebody else's place
-		s.leave(key, s.lines[key][0])
+	case !w.granted && s.drops && len(s.queues[key]) > 0: // another waiter's place
+		s.leave(key, s.queues[key][0])
 		s.leave(key, w)
-	case !w.granted && !s.staysInLine:
+	case !w.granted && !s.staysQueued:
 		s.leave(key, w)
 	case w.granted && !s.losesGrants:
 		if s.items[key].token == w.token {
@@ -321,7 +320,7 @@ func (s *store) abandon(key string, w *waiter) {
 	}
 }
 
-// fake is a Locker on a store, each of whose methods can be replaced.
+// Fake is a Locker on a Store, each of whose methods can be replaced.
 type Fake struct {
 	*store
 	ID int // 0, 1, 2 for A, B, C
@@ -333,7 +332,7 @@ type Fake struct {
 	OnFence             func(ctx context.Context, key, token string) (uint64, bool, error)
 }
 
-// newFake returns a correct Locker on s.
+// NewFake returns a correct Locker on s.
 func NewFake(s *store, id int) *Fake {
 	f := &Fake{store: s, ID: id}
 	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -400,7 +399,7 @@ func (f *Fake) Fence(ctx context.Context, key, token string) (uint64, bool, erro
 	return f.OnFence(ctx, key, token)
 }
 
-// fakes returns a Config of Lockers on one store, each of which alter has changed.
+// Fakes returns the configuration of Lockers on one Store, each altered by alter.
 func Fakes(alter func(f *Fake)) harness.Config {
 	s, n := NewStore(), 0
 	return harness.Config{New: func(testing.TB, string) locker.Locker {
@@ -411,7 +410,7 @@ func Fakes(alter func(f *Fake)) harness.Config {
 	}}
 }
 
-// left returns what the store keeps for longer than a minute, and the keys of its queues.
+// Left returns what the store keeps for longer than a minute, and the keys of its queues.
 func (s *store) Left() (left []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -420,7 +419,7 @@ func (s *store) Left() (left []string) {
 			left = append(left, fmt.Sprintf("%q for %v", key, time.Until(it.expires)))
 		}
 	}
-	for key := range s.lines {
+	for key := range s.queues {
 		left = append(left, fmt.Sprintf("the queue of %q", key))
 	}
 	return left

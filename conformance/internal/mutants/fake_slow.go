@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// linger takes d, or until ctx ends.
+// linger sleeps for d, or until ctx ends.
 func linger(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -19,8 +19,8 @@ func linger(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// slowly lets every operation take some time before the store has done it, and some after. One that is over
-// before it was sent has done nothing, one that is over after it may have.
+// Slowly makes every operation take some time before the store executes it, and some after. An operation whose
+// context ends before that does nothing.
 func Slowly(f *Fake, before, after func() time.Duration) {
 	f.Everywhere(func(ctx context.Context, _ string, do func(context.Context) error) error {
 		if err := linger(ctx, before()); err != nil {
@@ -35,7 +35,7 @@ func Slowly(f *Fake, before, after func() time.Duration) {
 	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 		deadline, err := wait(ctx, key, token, ttl)
 		if err != nil {
-			f.store.release(key, token) // granted, and over before that was known
+			f.store.release(key, token) // granted, but its context ended first
 		}
 		return deadline, err
 	}
@@ -50,7 +50,7 @@ func Slowly(f *Fake, before, after func() time.Duration) {
 
 func Fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
-// compareAndSwap makes f a correct Locker on a backend that can only compare and swap: under contention it
+// CompareAndSwap makes f a correct Locker on a backend that can only compare and swap: under contention it
 // tries three times, and then returns an error.
 func CompareAndSwap(f *Fake) {
 	change := func(ctx context.Context, key string, decide func(it item, ok bool) (item, bool)) (bool, error) {

@@ -26,10 +26,10 @@ type memcachedGetThenDelete struct {
 
 func (l memcachedGetThenDelete) Release(ctx context.Context, key, token string) (bool, error) {
 	if !plainKey.MatchString(key) {
-		return l.Locker.Release(ctx, key, token) // as the names are mapped
+		return l.Locker.Release(ctx, key, token) // with mapped names
 	}
 	if _, near := ctx.Deadline(); ctx.Err() != nil || !near {
-		return l.Locker.Release(ctx, key, token) // as contexts are minded
+		return l.Locker.Release(ctx, key, token) // which honors contexts
 	}
 	item, err := l.client.Get("locker:" + key)
 	if errors.Is(err, gomemcache.ErrCacheMiss) || err == nil && string(item.Value) != token {

@@ -13,7 +13,7 @@ import (
 	"github.com/golockers/locker"
 )
 
-// watches replaces a fake's Watch by one that minds ctx and is otherwise as given.
+// watches makes do the Watch of f, with correct handling of ctx.
 func (f *Fake) watches(do func(ctx context.Context, key string) <-chan struct{}) {
 	f.OnWatch = func(ctx context.Context, key string) (<-chan struct{}, error) {
 		if err := ctx.Err(); err != nil {
@@ -23,7 +23,7 @@ func (f *Fake) watches(do func(ctx context.Context, key string) <-chan struct{})
 	}
 }
 
-// relays puts something between the wake-ups of a correct Watch and its caller.
+// relays makes between forward the wake-ups of a correct Watch to a channel with room for some.
 func (f *Fake) relays(room int, between func(ctx context.Context, from <-chan struct{}, to chan struct{})) {
 	f.watches(func(ctx context.Context, key string) <-chan struct{} {
 		from, to := f.store.watch(ctx, f, key), make(chan struct{}, room)
@@ -112,7 +112,7 @@ func watchMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a watcher that leaves takes the others of its key with it",
+		Name: "a watcher that leaves removes the others of its key",
 		Must: []string{"watch/wakes-all"},
 		May:  []string{"watch/no-missed-release"},
 		Alter: func(f *Fake) {
@@ -163,7 +163,7 @@ func watchMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a release that hands over wakes no watcher",
+		Name: "a handoff wakes no watcher",
 		Only: []string{"watch/*", "wait/*"},
 		Must: []string{"watch/handoff"},
 		Alter: func(f *Fake) {
@@ -173,7 +173,7 @@ func watchMutants() []Mutant {
 				if it, ok := f.live(key); !ok || it.token != token {
 					return false
 				}
-				queued := len(f.lines[key]) > 0
+				queued := len(f.queues[key]) > 0
 				delete(f.items, key)
 				f.advance(key)
 				if !queued {
@@ -183,7 +183,7 @@ func watchMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a slow watcher holds up the others",
+		Name: "a slow watcher blocks the others",
 		Must: []string{"watch/every-release"},
 		May:  []string{"watch/no-missed-release", "watch/wakes-all"},
 		Alter: func(f *Fake) {
@@ -263,7 +263,7 @@ func watchMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "the channel is closed in the end",
+		Name: "the channel is closed when ctx ends",
 		Must: []string{"watch/channel"},
 		Alter: func(f *Fake) {
 			f.relays(1, func(ctx context.Context, from <-chan struct{}, to chan struct{}) {
@@ -309,7 +309,7 @@ func watchMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "watch does not look at ctx",
+		Name: "watch ignores ctx",
 		Must: []string{"watch/ends-with-context"},
 		Alter: func(f *Fake) {
 			f.OnWatch = func(ctx context.Context, key string) (<-chan struct{}, error) { return f.store.watch(ctx, f, key), nil }
@@ -317,7 +317,7 @@ func watchMutants() []Mutant {
 	}}
 }
 
-// waits replaces a fake's Wait by one that minds ctx before the call and is otherwise as given.
+// Waits makes do the Wait of f, unless ctx has ended before the call.
 func (f *Fake) Waits(do func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error)) {
 	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 		if err := ctx.Err(); err != nil {
@@ -327,11 +327,11 @@ func (f *Fake) Waits(do func(ctx context.Context, key, token string, ttl time.Du
 	}
 }
 
-// inLine returns the waiter of token, if it stands in line.
-func (f *Fake) inLine(key, token string) *waiter {
+// queued returns the waiter of token, if it is in the queue.
+func (f *Fake) queued(key, token string) *waiter {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, w := range f.lines[key] {
+	for _, w := range f.queues[key] {
 		if w.token == token {
 			return w
 		}
@@ -345,28 +345,28 @@ func waitMutants() []Mutant {
 			Must:  []string{"wait/fifo", "wait/keeps-place"},
 			May:   []string{"wait/cancel-stress", "wait/own-ttl"},
 			Alter: func(f *Fake) { f.lastFirst = true }},
-		{Name: "a waiter that was cancelled stays in line",
+		{Name: "a cancelled waiter stays in the queue",
 			Must:  []string{"wait/cancel", "wait/head-leaves"},
 			May:   []string{"wait/cancel-stress"},
-			Alter: func(f *Fake) { f.staysInLine = true }},
-		{Name: "a grant that crosses with the leaving is lost",
+			Alter: func(f *Fake) { f.staysQueued = true }},
+		{Name: "a grant to a waiter that leaves is lost",
 			Must:  []string{"wait/cancel-stress"},
 			May:   []string{"wait/cancel"},
 			Alter: func(f *Fake) { f.losesGrants = true }},
-		{Name: "a waiter that leaves takes another's place with it",
+		{Name: "a waiter that leaves removes another's place",
 			Must:  []string{"wait/cancel-stress"},
 			May:   []string{"wait/cancel", "wait/head-leaves"},
 			Alter: func(f *Fake) { f.drops = true }},
-		{Name: "the line moves only by releases",
+		{Name: "the queue moves only by releases",
 			Must:  []string{"wait/holder-vanishes"},
 			May:   []string{"wait/deadline", "wait/head-leaves", "wait/keeps-place", "wait/own-ttl"},
 			Alter: func(f *Fake) { f.onlyReleases = true }},
-		{Name: "the first in line watches for the expiry, and leaves without a successor",
+		{Name: "the head of the queue watches for the expiry, and leaves without a successor",
 			Only:  []string{"wait/*"},
 			Must:  []string{"wait/head-leaves"},
 			May:   []string{"wait/cancel-stress", "wait/cancel"},
 			Alter: func(f *Fake) { f.firstWatches = true }},
-		{Name: "acquire passes the line",
+		{Name: "acquire overtakes the queue",
 			Must:  []string{"wait/no-barging"},
 			May:   []string{"wait/keeps-place", "wait/own-ttl", "wait/queued-token"},
 			Alter: func(f *Fake) { f.gap = true }},
@@ -388,52 +388,52 @@ func waitMutants() []Mutant {
 			Must:  []string{"wait/keeps-place"},
 			May:   []string{"wait/own-ttl", "wait/fifo"},
 			Alter: func(f *Fake) { f.rotates = func(why string) bool { return why == "refused" } }},
-		{Name: "whoever looks first has the lock after its holder vanished",
+		{Name: "after the holder vanished, the first waiter to look has the lock",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/keeps-place"},
 			May:  []string{"wait/own-ttl"},
 			Alter: func(f *Fake) {
-				f.next = func(vanished bool, line []*waiter) *waiter {
+				f.next = func(vanished bool, queue []*waiter) *waiter {
 					if vanished {
-						return line[rand.IntN(len(line))]
+						return queue[rand.IntN(len(queue))]
 					}
-					return line[0]
+					return queue[0]
 				}
 			}},
-		{Name: "last come, first served after the holder vanished",
+		{Name: "after the holder vanished, last come, first served",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/keeps-place"},
 			May:  []string{"wait/own-ttl"},
 			Alter: func(f *Fake) {
-				f.next = func(vanished bool, line []*waiter) *waiter {
+				f.next = func(vanished bool, queue []*waiter) *waiter {
 					if vanished {
-						return line[len(line)-1]
+						return queue[len(queue)-1]
 					}
-					return line[0]
+					return queue[0]
 				}
 			}},
-		{Name: "a grant with the ttl of another in line",
+		{Name: "a grant with the ttl of another waiter",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/own-ttl"},
 			May:  []string{"wait/cancel-stress"},
 			Alter: func(f *Fake) {
-				f.grants = func(_ time.Duration, _ *waiter, line []*waiter) time.Duration { return line[len(line)-1].ttl }
+				f.grants = func(_ time.Duration, _ *waiter, queue []*waiter) time.Duration { return queue[len(queue)-1].ttl }
 			}},
-		{Name: "a grant with the ttl of the holder before",
+		{Name: "a grant with the ttl of the previous holder",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/own-ttl"},
 			May:  []string{"wait/*"},
 			Alter: func(f *Fake) {
 				f.grants = func(held time.Duration, _ *waiter, _ []*waiter) time.Duration { return held }
 			}},
-		{Name: "a grant with a ttl of the adapter's own",
+		{Name: "a grant with the ttl of the adapter",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/own-ttl", "wait/deadline"},
 			May:  []string{"wait/*"},
 			Alter: func(f *Fake) {
 				f.grants = func(time.Duration, *waiter, []*waiter) time.Duration { return time.Second }
 			}},
-		{Name: "a short grant of which the deadline knows",
+		{Name: "a short grant, and a deadline to match",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/own-ttl"},
 			May:  []string{"wait/*"},
@@ -445,20 +445,20 @@ func waitMutants() []Mutant {
 					return f.store.wait(ctx, key, token, ttl)
 				})
 			}},
-		{Name: "a token that waits in line can extend",
+		{Name: "a token in the queue can extend",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/queued-token"},
 			Alter: func(f *Fake) {
 				f.extends(func(key, token string, ttl time.Duration) bool {
-					return f.store.extend(key, token, ttl) || f.inLine(key, token) != nil
+					return f.store.extend(key, token, ttl) || f.queued(key, token) != nil
 				})
 			}},
-		{Name: "a release takes its token out of the line",
+		{Name: "a release removes its token from the queue",
 			Only: []string{"wait/*"},
 			Must: []string{"wait/queued-token"},
 			Alter: func(f *Fake) {
 				f.Releases(func(key, token string) bool {
-					if w := f.inLine(key, token); w != nil {
+					if w := f.queued(key, token); w != nil {
 						f.mu.Lock()
 						defer f.mu.Unlock()
 						f.leave(key, w)
@@ -524,7 +524,7 @@ func waitMutants() []Mutant {
 				})
 			},
 		}, {
-			Name: "leaving the line does not say that the lock is held",
+			Name: "the error of a waiter that leaves does not wrap ErrHeld",
 			Must: []string{"wait/cancel"},
 			Alter: func(f *Fake) {
 				f.Waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
@@ -536,7 +536,7 @@ func waitMutants() []Mutant {
 				})
 			},
 		}, {
-			Name: "leaving the line does not say why",
+			Name: "the error of a waiter that leaves does not wrap ctx's error",
 			Must: []string{"wait/cancel"},
 			May:  []string{"wait/cancel-stress"},
 			Alter: func(f *Fake) {
@@ -549,7 +549,7 @@ func waitMutants() []Mutant {
 				})
 			},
 		}, {
-			Name: "wait does not look at ctx before",
+			Name: "wait ignores a ctx that has ended",
 			Must: []string{"wait/context"},
 			Alter: func(f *Fake) {
 				f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
@@ -566,7 +566,7 @@ func waitMutants() []Mutant {
 				})
 			},
 		}, {
-			Name: "its own token waits for itself",
+			Name: "a token waits for itself",
 			Must: []string{"wait/uncontended"},
 			Alter: func(f *Fake) {
 				f.Waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
@@ -593,7 +593,7 @@ func waitMutants() []Mutant {
 				})
 			},
 		}, {
-			Name: "a name that Wait cannot do is locked all the same",
+			Name: "wait locks a name and returns ErrUnsupported",
 			Must: []string{"wait/any-key"},
 			Alter: func(f *Fake) {
 				f.Waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
@@ -605,7 +605,7 @@ func waitMutants() []Mutant {
 				})
 			},
 		}, {
-			Name: "the line's own key cannot be every name's",
+			Name: "the queue's key does not work for every name",
 			Must: []string{"wait/any-key"},
 			Alter: func(f *Fake) {
 				f.Waits(func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
@@ -680,7 +680,7 @@ func fenceMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "the fence counter goes with the lock",
+		Name: "the fence counter is deleted with the lock",
 		Must: []string{"fence/monotonic", "names/bookkeeping"},
 		May:  []string{"fence/concurrent", "fence/stale-holder", "names/exact-keys"},
 		Alter: func(f *Fake) {
@@ -736,7 +736,7 @@ func fenceMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "fence does not look at ctx",
+		Name: "fence ignores ctx",
 		Must: []string{"fence/context"},
 		Alter: func(f *Fake) {
 			f.OnFence = func(_ context.Context, key, token string) (uint64, bool, error) {

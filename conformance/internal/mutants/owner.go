@@ -57,7 +57,7 @@ func ownerMutants() []Mutant {
 	}, {
 		Name: "extend that adds",
 		Must: []string{"extend/shorter", "extend/replaces"},
-		May:  []string{"extend/longer", "extend/keep-alive", "fence/monotonic", "wait/holder-vanishes"},
+		May:  []string{"expiry/rounds-up", "extend/longer", "extend/keep-alive", "fence/monotonic", "wait/holder-vanishes"},
 		Alter: func(f *Fake) {
 			f.extends(func(key, token string, ttl time.Duration) bool {
 				it, ok := f.get(key)
@@ -75,7 +75,7 @@ func ownerMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "extend says true and does nothing",
+		Name: "extend returns true and does nothing",
 		Must: []string{"extend/shorter", "extend/keep-alive", "extend/longer"},
 		May:  []string{"extend/*", "wait/holder-vanishes", "fence/monotonic"},
 		Alter: func(f *Fake) {
@@ -121,7 +121,7 @@ func ownerMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "release always says true",
+		Name: "release always returns true",
 		Must: []string{
 			"release/twice", "release/owner-only", "release/after-expiry", "release/after-takeover",
 			"sametoken/reacquire", "exclusion/owner-is-token", "names/independent", "names/exact-tokens",
@@ -131,7 +131,7 @@ func ownerMutants() []Mutant {
 			f.Releases(func(key, token string) bool { f.store.release(key, token); return true })
 		},
 	}, {
-		Name: "release of an expired lock says true",
+		Name: "release of an expired lock returns true",
 		Must: []string{"release/after-expiry"},
 		Alter: func(f *Fake) {
 			f.Releases(func(key, token string) bool {
@@ -159,7 +159,7 @@ func ownerMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "release says true and does nothing",
+		Name: "release returns true and does nothing",
 		Must: []string{
 			"release/immediate", "release/twice", "exclusion/one-holder", "watch/wakes-all",
 			"watch/every-release",
@@ -172,7 +172,7 @@ func ownerMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "state of a lock in the Locker that acquired it",
+		Name: "the state of a lock is kept in the Locker that acquired it",
 		Must: []string{"release/from-another-client"},
 		Alter: func(f *Fake) {
 			var mine sync.Map
@@ -213,7 +213,7 @@ func ownerMutants() []Mutant {
 			f.acquires(func(key, token string, ttl time.Duration) bool { return f.setNX(key, token, ttl) })
 		},
 	}, {
-		Name: "its own token is recognised, and its expiry stays",
+		Name: "its own token is recognized, and the expiry stays",
 		Must: []string{"sametoken/ttl-restarts"},
 		Alter: func(f *Fake) {
 			f.acquires(func(key, token string, ttl time.Duration) bool {
@@ -224,7 +224,7 @@ func ownerMutants() []Mutant {
 			})
 		},
 	}, {
-		Name: "a token that once acquired is let in again",
+		Name: "a token that has acquired the lock before is let in again",
 		Must: []string{"sametoken/after-loss", "exclusion/one-holder"},
 		May:  []string{"fence/holder-only"},
 		Alter: func(f *Fake) {
@@ -242,7 +242,7 @@ func ownerMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "its own token, while an attempt is under way, is read as another's",
+		Name: "its own token, set by a concurrent attempt, is taken for another's",
 		Must: []string{"sametoken/concurrent"},
 		Alter: func(f *Fake) {
 			var busy sync.Map

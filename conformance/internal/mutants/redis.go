@@ -6,7 +6,7 @@ import (
 	"github.com/golockers/locker"
 )
 
-// redisMutants are broken in ways that need a real backend, or a real network.
+// redisMutants returns mutants that need a real backend, or a real network.
 func redisMutants() []Mutant {
 	return []Mutant{{
 		Name:   "SETNX without expiry",
@@ -171,7 +171,7 @@ func redisMutants() []Mutant {
 		},
 		May: []string{"fault/acquire-retried-late", "fault/slow-link"},
 	}, {
-		Name:   "no answer to an extension taken for the end of the lock",
+		Name:   "an unanswered extend taken for the end of the lock",
 		Config: onRedisGuessing(map[string]bool{"extend": false}, "extend"),
 		Must: []string{
 			"fault/connection-refused", "fault/extend-reply-lost", "fault/garbage-reply", "fault/truncated-reply",
@@ -179,16 +179,16 @@ func redisMutants() []Mutant {
 		},
 		May: []string{"fault/extend-after-lost-reply"},
 	}, {
-		Name:   "no answer to a release taken for the end of the lock",
+		Name:   "an unanswered release taken for the end of the lock",
 		Config: onRedisGuessing(map[string]bool{"release": false}, "release"),
 		Must:   []string{"context/already-done", "fault/connection-refused", "fault/reset-mid-request"},
 		May:    []string{"fault/hang-cancel", "fault/hang-leak"},
 	}, {
-		Name:   "no answer to an attempt taken for the lock",
+		Name:   "an unanswered acquire taken for the lock",
 		Config: onRedisGuessing(map[string]bool{"acquire": true}, "acquire"),
 		Must:   []string{"fault/connection-refused", "fault/reset-mid-request"},
 	}, {
-		Name:   "no release after an attempt without an answer",
+		Name:   "no release after an unanswered acquire",
 		Config: onRedisGuessing(map[string]bool{"release": false}, "acquire"),
 		Must: []string{
 			"context/already-done", "fault/acquire-reply-lost", "fault/garbage-reply", "fault/truncated-reply",
@@ -213,7 +213,7 @@ func redisMutants() []Mutant {
 		Config: onRedisThrough(nil, garbageAsFalse),
 		Must:   []string{"fault/garbage-reply", "fault/reset-mid-request"},
 	}, {
-		Name:   "an error that is not the network's taken for the lock",
+		Name:   "an error that is not a net.Error taken for the lock",
 		Config: onRedisPatched(localFallback),
 		Must:   []string{"fault/reset-mid-request"},
 	}, {
@@ -274,12 +274,12 @@ func redisMutants() []Mutant {
 		Config: onRedisThrough(withoutTimeouts, plainly),
 		Must:   []string{"fault/hang-cancel"},
 	}, {
-		Name:   "time limit of its own",
+		Name:   "a time limit that no caller asked for",
 		Config: onRedisThrough(nil, hurried),
 		Must:   []string{"fault/slow-link"},
 		May:    []string{"*"}, // on a busy machine
 	}, {
-		Name:   "goroutine left behind for ever",
+		Name:   "a goroutine that is abandoned forever",
 		Config: onRedisThrough(nil, leaking),
 		Must:   []string{"fault/hang-leak"},
 		May:    []string{"context/no-leak"},
@@ -294,7 +294,7 @@ func redisMutants() []Mutant {
 		Must:   []string{"fault/late-acquire-cleanup", "release/from-another-client"},
 		May:    []string{"context/cancel-during-call", "context/no-late-success"},
 	}, {
-		Name:   "one connection for ever",
+		Name:   "a single connection, never replaced",
 		Config: OnRedis(oneConnection),
 		Must: []string{
 			"fault/acquire-reply-lost", "fault/connection-refused", "fault/extend-reply-lost",
@@ -308,11 +308,11 @@ func redisMutants() []Mutant {
 		Config: OnRedisFull(func(l redisFull) watchOnce { return watchOnce{l} }),
 		Must:   []string{"fault/watch-disconnect"},
 	}, {
-		Name:   "watch that subscribes anew in silence",
+		Name:   "watch that resubscribes without a wake-up",
 		Config: OnRedisFull(func(l redisFull) watchInSilence { return watchInSilence{l} }),
 		Must:   []string{"fault/watch-disconnect"},
 	}, {
-		Name:   "watch that subscribes anew without rest",
+		Name:   "watch that resubscribes without pauses",
 		Config: OnRedisFull(func(l redisFull) watchRestless { return watchRestless{l} }),
 		Must:   []string{"fault/watch-backoff"},
 		May:    []string{"fault/watch-disconnect"},
@@ -322,18 +322,18 @@ func redisMutants() []Mutant {
 		Config: OnRedisFull(func(l redisFull) watchLate { return watchLate{l} }),
 		Must:   []string{"fault/hang-deadline"},
 	}, {
-		Name:   "wait for word on a connection that has ended",
+		Name:   "wait for a message on a connection that has ended",
 		Config: OnRedisFull(func(l redisFull) waitForWord { return waitForWord{l} }),
 		Must:   []string{"fault/wait-disconnect", "fault/push-refused", "fault/push-hangs", "fault/push-silent"},
 		May:    []string{"fault/wait-reply-lost", "fault/abandoned-waiter", "fault/reconnect-keeps-place", "fault/delayed-grant", "fault/extend-after-lost-reply-queued"},
 	}, {
-		Name:   "wait by a message that is believed when it comes",
+		Name:   "wait by a message that is believed when it arrives",
 		Only:   []string{"fault/*"},
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(believed)(l) }),
 		Must:   []string{"fault/delayed-grant"},
 		May:    []string{"wait/deadline", "fault/waiter-crash"},
 	}, {
-		Name:   "a waiter of a process that lives is taken for alive",
+		Name:   "the waiters of a live process are taken for alive",
 		Only:   []string{"fault/*"},
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(ghosts)(l) }),
 		Must:   []string{"fault/abandoned-waiter"},
@@ -343,28 +343,28 @@ func redisMutants() []Mutant {
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(rejoins)(l) }),
 		Must:   []string{"fault/reconnect-keeps-place"},
 	}, {
-		Name:   "an unanswered extension ends the lock in the process",
+		Name:   "an unanswered extend ends the lock within the process",
 		Only:   []string{"fault/*"},
 		Config: OnRedisFull(func(l redisFull) *unsure { return &unsure{redisFull: l} }),
 		Must:   []string{"fault/extend-after-lost-reply"},
 		May:    []string{"fault/extend-reply-lost", "fault/truncated-reply", "fault/garbage-reply", "fault/reset-mid-request"},
 	}, {
-		Name:   "an unanswered extension ends the next holder's time",
+		Name:   "an unanswered extend ends the next holder's lock",
 		Only:   []string{"fault/*"},
 		Config: OnRedisFull(func(l redisFull) *unsure { return &unsure{redisFull: l, byKey: true} }),
 		Must:   []string{"fault/extend-after-lost-reply-queued"},
 		May:    []string{"fault/*"},
 	}, {
-		Name:   "a lock that is still its own taken for an extended one",
+		Name:   "a lock that is still held taken for an extended one",
 		Config: onRedisPatched(extendedIfOurs),
 		Must:   []string{"fault/extend-after-lost-reply"},
 	}, {
-		Name:   "wait through an error",
+		Name:   "wait that ignores an error",
 		Config: OnRedisFull(func(l redisFull) waitPatiently { return waitPatiently{l} }),
 		Must:   []string{"fault/wait-reply-lost"},
 		May:    []string{"fault/extend-after-lost-reply-queued", "fault/abandoned-waiter", "fault/delayed-grant", "fault/reconnect-keeps-place", "fault/wait-disconnect"},
 	}, {
-		Name:   "a line in which the dead stay",
+		Name:   "a queue in which crashed waiters stay",
 		Config: OnRedisFull(func(l redisFull) waitBehindTheDead { return waitBehindTheDead{l} }),
 		Must:   []string{"fault/waiter-crash"},
 		May:    []string{"fault/extend-after-lost-reply-queued", "fault/abandoned-waiter", "fault/wait-disconnect", "fault/wait-reply-lost"},

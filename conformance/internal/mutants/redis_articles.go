@@ -16,8 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The locks that articles teach. What is wrong in them is what their authors left out; the rest is as
-// careful as redisLock.
+// The locks that articles teach, each with one mistake; the rest is as careful as redisLock.
 
 // patched is a redisLock of which some methods are others.
 type patched struct {
@@ -57,8 +56,7 @@ func onRedisPatched(patch func(p *patched)) func(tb testing.TB) harness.Config {
 	})
 }
 
-// stepwise lets an operation of several requests be written without minding ctx: the steps end with the
-// first error, and what they have come to is said as redisLock does.
+// stepwise makes an operation of several requests that handles ctx and errors as redisLock does.
 func stepwise(op string, do func(ctx context.Context, key, token string, ttl time.Duration) (bool, error)) func(
 	context.Context, string, string, time.Duration) (bool, error) {
 	return func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -93,7 +91,7 @@ func setNXThenExpire(p *patched) {
 	})
 }
 
-// setNXAndExpireInMulti is the remedy for that: both or none. But the losers' PEXPIRE is done, too.
+// setNXAndExpireInMulti does both or neither, but the losers' PEXPIRE is executed as well.
 func setNXAndExpireInMulti(p *patched) {
 	p.acquire = stepwise("acquire", func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		var set *redis.BoolCmd
@@ -157,7 +155,7 @@ func extendByExpire(p *patched) {
 	})
 }
 
-// extendBySetXX writes the token again, on condition that there is one, whoever's.
+// extendBySetXX writes the token again if the key exists, whichever token holds it.
 func extendBySetXX(p *patched) {
 	p.extend = stepwise("extend", func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		err := p.c.Do(ctx, "SET", lockPrefix+key, token, "XX", "PX", ms(ttl)).Err()
@@ -179,7 +177,7 @@ func extendOrSetNX(p *patched) {
 	})
 }
 
-// stamped is the lock of the times before SET had options: the key does not expire, its value says when the
+// stamped is the lock from before SET had options: the key does not expire, but its value has the time at which the
 // lock does. Extend and Release are scripts.
 type stamped struct {
 	redisLock
@@ -191,7 +189,7 @@ func (s stamped) value(token string, ttl time.Duration) string {
 	return fmt.Sprintf("%d:%s", s.now().UnixMilli()+ms(ttl), token)
 }
 
-// expired says whether the lock of value has expired. There is no lock without a value.
+// expired reports whether the lock of value has expired.
 func (s stamped) expired(value string) bool {
 	stamp, _, _ := strings.Cut(value, ":")
 	at, _ := strconv.ParseInt(stamp, 10, 64)
@@ -293,7 +291,7 @@ func onRedisStamped(takeover func(ctx context.Context, s stamped, k, old, value 
 
 func noSkew(int64) time.Duration { return 0 }
 
-// takeoverBySwap is the right way.
+// takeoverBySwap is correct.
 func takeoverBySwap(ctx context.Context, s stamped, k, old, value string) (bool, error) {
 	return s.swap(ctx, k, old, value)
 }
@@ -305,7 +303,8 @@ func takeoverByDelThenSetNX(ctx context.Context, s stamped, k, old, value string
 	return s.c.SetNX(ctx, k, value, 0).Result()
 }
 
-// takeoverByGetSet is the classic: whoever gets an expired value back has won. Losers have written, too.
+// takeoverByGetSet is the classic: the contender that gets an expired value back has won, but losers have written as
+// well.
 func takeoverByGetSet(ctx context.Context, s stamped, k, _, value string) (bool, error) {
 	old, err := s.c.GetSet(ctx, k, value).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
@@ -322,7 +321,7 @@ func takeoverOfNothing(ctx context.Context, s stamped, k, old, value string) (bo
 	return true, s.c.Set(ctx, k, value, 0).Err()
 }
 
-// pxat has the key expire at a moment of the client's clock, as SET PXAT does.
+// pxat makes the key expire at a time of the client's clock, by SET PXAT.
 func pxat(tb testing.TB) harness.Config {
 	var made atomic.Int64
 	script := redis.NewScript(`

@@ -17,9 +17,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The locks that work as long as the network does.
+// Locks that work as long as the network does.
 
-// wrapped is a redisLock whose operations all go through one function, which may do with them what it wants.
+// wrapped is a redisLock whose operations all go through one function.
 type wrapped struct {
 	redisLock
 	through func(ctx context.Context, do func(context.Context) (bool, error)) (bool, error)
@@ -49,7 +49,7 @@ func onRedisThrough(options func(*redis.Options), through func(ctx context.Conte
 	})
 }
 
-// optimist takes it that a release has arrived.
+// optimist assumes that a release has arrived.
 type optimist struct{ redisLock }
 
 func (o optimist) Release(ctx context.Context, key, token string) (bool, error) {
@@ -57,7 +57,7 @@ func (o optimist) Release(ctx context.Context, key, token string) (bool, error) 
 	return ok || err != nil && ctx.Err() == nil, ctx.Err()
 }
 
-// guessing asks nobody any more about a lock after some of its operations had no answer: it knows by itself.
+// guessing no longer asks the backend about a lock after some operations on it had no answer.
 type guessing struct {
 	redisLock
 	unanswered *sync.Map       // key and token
@@ -97,10 +97,10 @@ func (g guessing) do(op, key, token string, ask func() (bool, error)) (bool, err
 	return ok, err
 }
 
-// withoutTimeouts is a client that waits for ever.
+// withoutTimeouts makes a client that waits forever.
 func withoutTimeouts(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 }
 
-// timeoutsOfASecond is a client that gives up before one would notice that it minds no context.
+// timeoutsOfASecond makes a client that gives up before it is obvious that it ignores contexts.
 func timeoutsOfASecond(o *redis.Options) {
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second, time.Second, time.Second
 }
@@ -109,7 +109,7 @@ func plainly(ctx context.Context, do func(context.Context) (bool, error)) (bool,
 	return do(ctx)
 }
 
-// errorAsFalse says that the lock is held by another when nobody knows.
+// errorAsFalse returns false for every error.
 func errorAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -118,7 +118,7 @@ func errorAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (
 	return ok, err
 }
 
-// eofAsFalse takes a connection that has ended for an answer.
+// eofAsFalse takes the end of the connection for a refusal.
 func eofAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -127,7 +127,7 @@ func eofAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (bo
 	return ok, err
 }
 
-// garbageAsFalse takes whatever it does not understand for a refusal.
+// garbageAsFalse takes a malformed reply for a refusal.
 func garbageAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && strings.Contains(err.Error(), "can't parse") {
@@ -136,7 +136,7 @@ func garbageAsFalse(ctx context.Context, do func(context.Context) (bool, error))
 	return ok, err
 }
 
-// localFallback goes on without the backend when an error is not the network's.
+// localFallback goes on without the backend if an error is not a net.Error.
 func localFallback(p *patched) {
 	p.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		ok, err := p.redisLock.Acquire(ctx, key, token, ttl)
@@ -148,7 +148,7 @@ func localFallback(p *patched) {
 	}
 }
 
-// resetAsFalse looks at the errors of reads and takes a write that failed for a refusal.
+// resetAsFalse takes a failed write for a refusal.
 func resetAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && strings.Contains(err.Error(), "reset by peer") {
@@ -157,7 +157,7 @@ func resetAsFalse(ctx context.Context, do func(context.Context) (bool, error)) (
 	return ok, err
 }
 
-// withoutCause says that something failed.
+// withoutCause returns an error that does not wrap its cause.
 func withoutCause(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -166,7 +166,7 @@ func withoutCause(ctx context.Context, do func(context.Context) (bool, error)) (
 	return ok, err
 }
 
-// causeAsText says why something failed to who reads it, and not to errors.Is.
+// causeAsText returns an error that has its cause as text only.
 func causeAsText(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && over(ctx) == nil {
@@ -175,7 +175,7 @@ func causeAsText(ctx context.Context, do func(context.Context) (bool, error)) (b
 	return ok, err
 }
 
-// contextHidden says that something failed, also when it is ctx that has ended.
+// contextHidden returns an error that does not wrap ctx's error.
 func contextHidden(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -184,7 +184,7 @@ func contextHidden(ctx context.Context, do func(context.Context) (bool, error)) 
 	return ok, err
 }
 
-// panics expects an answer.
+// panics assumes that there is a reply.
 func panics(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	ok, err := do(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -211,21 +211,21 @@ func contextAfterwards(ctx context.Context, do func(context.Context) (bool, erro
 	return ok, err
 }
 
-// lateSuccess gives ctx to the client, and believes what it says.
+// lateSuccess returns what the client returned, without looking at ctx.
 func lateSuccess(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	if err := over(ctx); err != nil {
 		return false, err
 	}
-	if _, ok := ctx.Deadline(); ok { // the client minds that
+	if _, ok := ctx.Deadline(); ok { // the client honors deadlines
 		return do(ctx)
 	}
 	return do(context.WithoutCancel(ctx))
 }
 
-// hurry is as long as an operation takes at most, on a good day.
+// hurry is longer than an operation usually takes.
 const hurry = 200 * time.Millisecond
 
-// hurried has a time limit that nobody asked for.
+// hurried has a time limit that the caller did not ask for.
 func hurried(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -235,7 +235,7 @@ func hurried(ctx context.Context, do func(context.Context) (bool, error)) (bool,
 	return do(soon)
 }
 
-// leaking leaves a call behind when ctx ends first, and with it a goroutine that is not rid of its result.
+// leaking abandons a call when ctx ends first, and with it a goroutine that cannot send its result.
 func leaking(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -260,7 +260,7 @@ func leaking(ctx context.Context, do func(context.Context) (bool, error)) (bool,
 	}
 }
 
-// acquireAgain goes on in the background when the caller has given up.
+// acquireAgain goes on in the background after the caller has given up.
 func acquireAgain(p *patched) {
 	p.acquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		ok, err := p.redisLock.Acquire(ctx, key, token, ttl)
@@ -275,10 +275,10 @@ func acquireAgain(p *patched) {
 	}
 }
 
-// repeating lets go-redis repeat what failed, as it does by default, and knows nothing of it.
+// repeating lets go-redis repeat failed requests, as it does by default.
 func repeating(o *redis.Options) { o.MaxRetries = 3 }
 
-// setNXRepeated is the SET NX PX of every article, on a client that repeats it.
+// setNXRepeated is the SET NX PX of every article, on a client that repeats requests.
 func setNXRepeated(tb testing.TB, addr string) locker.Locker {
 	o := redisOptions(addr)
 	repeating(o)
@@ -296,7 +296,7 @@ func setNXRepeated(tb testing.TB, addr string) locker.Locker {
 	return p
 }
 
-// remembering releases and extends nothing that it does not remember to hold.
+// remembering releases nothing that it does not remember to hold.
 func remembering(p *patched) {
 	var mu sync.Mutex
 	holds := make(map[[2]string]bool)
@@ -323,7 +323,7 @@ func remembering(p *patched) {
 	}
 }
 
-// extendedIfOurs takes a lock that is still its own after an error for one that it has extended.
+// extendedIfOurs takes a lock that is still held after an error for an extended one.
 func extendedIfOurs(p *patched) {
 	p.extend = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		ok, err := p.redisLock.Extend(ctx, key, token, ttl)
@@ -336,7 +336,7 @@ func extendedIfOurs(p *patched) {
 	}
 }
 
-// oneConnection dials once and keeps what it has.
+// oneConnection dials only once.
 func oneConnection(tb testing.TB, addr string) locker.Locker {
 	c := redisClient(tb, redisOptions(addr))
 	conn := c.Conn()

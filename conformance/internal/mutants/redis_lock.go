@@ -20,7 +20,7 @@ type redisLock struct {
 }
 
 // redisOptions are what a correct Locker needs of go-redis: no repetition that it does not know of, and I/O
-// that minds deadlines.
+// that honors deadlines.
 func redisOptions(addr string) *redis.Options {
 	return &redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 40}
 }
@@ -68,7 +68,7 @@ func ms(d time.Duration) int64 {
 	return n
 }
 
-// outcome is what a call under ctx has come to.
+// outcome returns the results of a call with ctx.
 func outcome(ctx context.Context, op, key string, ok bool, err error) (bool, error) {
 	if ended := over(ctx); ended != nil {
 		ok, err = false, ended
@@ -110,20 +110,20 @@ func (l redisLock) Release(ctx context.Context, key, token string) (bool, error)
 // redisFull is a redisLock with all that is optional, in a simple way.
 type redisFull struct {
 	redisLock
-	line *localLine
+	queue *localQueue
 }
 
-// localLine lets the waiters of one Locker, for each key, go one after the other.
-type localLine struct {
+// localQueue is a queue of the waiters of one Locker, for each key.
+type localQueue struct {
 	mu sync.Mutex
 	m  map[string][]chan struct{} // each is closed when it is its owner's turn; the first one's is
 }
 
 func NewRedisFull(tb testing.TB, addr string) redisFull {
-	return redisFull{NewRedisLock(tb, addr), &localLine{m: make(map[string][]chan struct{})}}
+	return redisFull{NewRedisLock(tb, addr), &localQueue{m: make(map[string][]chan struct{})}}
 }
 
-func (q *localLine) join(key string) (turn chan struct{}) {
+func (q *localQueue) join(key string) (turn chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	turn = make(chan struct{})
@@ -134,7 +134,7 @@ func (q *localLine) join(key string) (turn chan struct{}) {
 	return turn
 }
 
-func (q *localLine) leave(key string, turn chan struct{}) {
+func (q *localQueue) leave(key string, turn chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, other := range q.m[key] {
@@ -152,14 +152,14 @@ func (q *localLine) leave(key string, turn chan struct{}) {
 	}
 }
 
-func (q *localLine) waits(key string) bool {
+func (q *localQueue) waits(key string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.m[key]) > 0
 }
 
 func (l redisFull) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	if ctx.Err() == nil && l.line.waits(key) { // whoever waits is before us
+	if ctx.Err() == nil && l.queue.waits(key) { // waiters come first
 		if ok, err := l.Extend(ctx, key, token, ttl); ok || err != nil {
 			return ok, err
 		}
@@ -178,14 +178,14 @@ func (l redisFull) Wait(ctx context.Context, key, token string, ttl time.Duratio
 	})
 }
 
-// wait lines up locally, and whoever is first asks again and again, with a rest after each refusal.
+// wait queues locally, and the head of the queue polls, with a rest after each refusal.
 func (l redisFull) wait(ctx context.Context, key, token string, ttl time.Duration,
 	acquire func(context.Context, string, string, time.Duration) (bool, error), rest func() error) (time.Time, error) {
 	if err := over(ctx); err != nil {
 		return time.Time{}, err
 	}
-	turn := l.line.join(key)
-	defer l.line.leave(key, turn)
+	turn := l.queue.join(key)
+	defer l.queue.leave(key, turn)
 	select {
 	case <-turn:
 	case <-ctx.Done():
@@ -284,7 +284,7 @@ func (l redisFull) watch(ctx context.Context, key string, broken func(error) boo
 	return ch, nil
 }
 
-// onRedis is the configuration of a Locker on a redis-server of its own.
+// OnRedis is the configuration of Lockers on a new redis-server.
 func OnRedis[L locker.Locker](make func(tb testing.TB, addr string) L) func(tb testing.TB) harness.Config {
 	return func(tb testing.TB) harness.Config {
 		return harness.Config{

@@ -14,14 +14,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// granted is a redisFull whose waiters stand in a queue on the server, and hear of their turns on one channel a
-// process. An entry is "<channel> <id> <ttl> <token>".
+// granted is a redisFull with a queue on the server. Each process is notified of its waiters' grants on one channel. An
+// entry is "<channel> <id> <ttl> <token>".
 type granted struct {
 	redisFull
 	*hearing
 }
 
-// handing are ways to be wrong about grants.
+// handing is a way to be wrong about grants.
 type handing int
 
 const (
@@ -242,8 +242,8 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld
 	return time.Time{}, ctx.Err()
 }
 
-// unsure is a redisFull that takes it for certain that an extension without an answer has shortened the lock,
-// and frees it when that time is over: under the token that was extended, or whoever has it then.
+// unsure is a redisFull that assumes that an unanswered Extend has shortened the lock, and frees it when that time is
+// over, with the token that was extended, or with that of the current holder.
 type unsure struct {
 	redisFull
 	byKey bool
@@ -285,8 +285,7 @@ func (u *unsure) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return ok, err
 }
 
-// rollsBack is a redisLock that undoes, on a context of its own, what an Acquire may have done whose context
-// has ended.
+// RollsBack is a redisLock that undoes an Acquire whose context has ended, with another context.
 type RollsBack struct{ redisLock }
 
 // NewRollsBack returns a Locker that is correct and rolls back.

@@ -10,7 +10,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// The locks whose optional parts work as long as the network does.
+// Locks whose optional methods work as long as the network does.
 
 type watchOnce struct{ redisFull }
 
@@ -21,7 +21,7 @@ func (l watchOnce) Watch(ctx context.Context, key string) (<-chan struct{}, erro
 
 type watchInSilence struct{ redisFull }
 
-// Watch subscribes anew and does not say so, although a release may have been missed.
+// Watch resubscribes without a wake-up, although a release may have been missed.
 func (l watchInSilence) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	return l.watch(ctx, key, func(error) bool {
 		time.Sleep(20 * time.Millisecond)
@@ -31,14 +31,14 @@ func (l watchInSilence) Watch(ctx context.Context, key string) (<-chan struct{},
 
 type watchRestless struct{ redisFull }
 
-// Watch subscribes anew, again and again, as fast as it can.
+// Watch resubscribes as fast as it can.
 func (l watchRestless) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	return l.watch(ctx, key, func(error) bool { return true }, true)
 }
 
 type watchLate struct{ redisFull }
 
-// Watch gives its caller up when its own limit of a second has passed.
+// Watch returns only when its own limit of a second has passed.
 func (l watchLate) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	const limit = time.Second // and the call is given 200ms
 	began := time.Now()
@@ -77,7 +77,7 @@ func (l waitForWord) Wait(ctx context.Context, key, token string, ttl time.Durat
 
 type waitPatiently struct{ redisFull }
 
-// Wait thinks that an error will pass, and stands in line with a token that nobody asks for any more.
+// Wait ignores an error and stays in the queue with a token that is no longer used.
 func (l waitPatiently) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	return l.wait(ctx, key, token, ttl, func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		ok, err := l.redisLock.Acquire(ctx, key, token, ttl)
@@ -90,26 +90,26 @@ func (l waitPatiently) Wait(ctx context.Context, key, token string, ttl time.Dur
 
 type waitBehindTheDead struct{ redisFull }
 
-// Wait stands in a line of tokens in Redis, out of which each takes itself, if it lives to.
+// Wait queues in a list of tokens in Redis, from which each token removes itself unless it crashes.
 func (l waitBehindTheDead) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-	line, joined := "line:"+key, false
+	queue, joined := "queue:"+key, false
 	defer func() {
 		if joined {
 			go func() {
 				bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 				defer cancel()
-				l.c.LRem(bg, line, 0, token)
+				l.c.LRem(bg, queue, 0, token)
 			}()
 		}
 	}()
 	first := func(ctx context.Context, key string) (bool, error) {
 		if !joined {
 			joined = true
-			if err := l.c.RPush(ctx, line, token).Err(); err != nil {
+			if err := l.c.RPush(ctx, queue, token).Err(); err != nil {
 				return outcome(ctx, "wait", key, false, err)
 			}
 		}
-		head, err := l.c.LIndex(ctx, line, 0).Result()
+		head, err := l.c.LIndex(ctx, queue, 0).Result()
 		return outcome(ctx, "wait", key, head == token, err)
 	}
 	return l.wait(ctx, key, token, ttl, func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
@@ -122,7 +122,7 @@ func (l waitBehindTheDead) Wait(ctx context.Context, key, token string, ttl time
 
 type fenceErrorAsFalse struct{ redisFull }
 
-// Fence says that the token does not hold the lock when nobody knows.
+// Fence returns false for every error.
 func (l fenceErrorAsFalse) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
 	n, ok, err := l.redisFull.Fence(ctx, key, token)
 	if err != nil && over(ctx) == nil {
