@@ -1,0 +1,349 @@
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/singleflight"
+)
+
+const (
+	// cacheTick is how inexact a moment may be where milliseconds are counted.
+	cacheTick = 10 * time.Millisecond
+
+	// cachePatience is how long a call may take on a healthy link.
+	cachePatience = 30 * time.Second
+
+	longTTL = 10 * time.Minute // of a value that is not to expire during a check
+)
+
+// cacheEnv is one run of a check: two caches, A and B, that stand for two processes.
+type cacheEnv[V any] struct {
+	tb     testing.TB
+	config CacheConfig[V]
+	slower int // how many times longer the short times are than in the first attempt
+
+	a, b    *cacheClient[V]
+	relay   *cacheRelay
+	keys    []string
+	began   time.Time
+	mu      sync.Mutex
+	history []string
+}
+
+// cacheResult is how a check ended.
+type cacheResult struct {
+	kind   cacheResultKind
+	report string
+}
+
+type cacheResultKind int
+
+const (
+	cachePassed cacheResultKind = iota
+	cacheFailed
+	cacheSkipped
+	cacheInconclusive
+)
+
+// judge runs the check, again with longer times if it could not decide.
+func (ck cacheCheck[V]) judge(tb testing.TB, c CacheConfig[V]) (r cacheResult) {
+	if reason := c.Skip[ck.name]; reason != "" {
+		return cacheResult{cacheSkipped, reason}
+	}
+	for slower := 1; slower <= 16; slower *= 4 {
+		e := &cacheEnv[V]{tb: tb, config: c, slower: slower, began: time.Now()}
+		if r = ck.attempt(e); r.kind != cacheInconclusive {
+			break
+		}
+	}
+	return r
+}
+
+// attempt runs the check once. The methods of e end it by a panic with its result.
+func (ck cacheCheck[V]) attempt(e *cacheEnv[V]) (r cacheResult) {
+	defer func() {
+		p := recover()
+		switch end := p.(type) {
+		case nil:
+		case cacheResult:
+			r = end
+		default:
+			r = cacheResult{cacheFailed, fmt.Sprintf("%s\n  panic: %v\n%s", e.historyText(), p, debug.Stack())}
+		}
+		if r.kind == cacheFailed {
+			r.report = fmt.Sprintf("%s\n  rule          %s\n%s\n  common cause  %s", ck.name, ck.rule, r.report, ck.cause)
+		}
+	}()
+	for _, n := range ck.needs {
+		if !e.has(n) {
+			return cacheResult{cacheSkipped, string(n)}
+		}
+	}
+	ck.run(e)
+	return r
+}
+
+func (e *cacheEnv[V]) has(n cacheNeed) (ok bool) {
+	switch n {
+	case needsAddr:
+		return e.config.Addr != ""
+	case needsDamage:
+		return e.config.Damage != nil
+	}
+	if e.a == nil {
+		e.open(longTTL, longTTL)
+	}
+	c := e.a.cache
+	switch n {
+	case needsAdder:
+		_, ok = c.(singleflight.Adder[V])
+	case needsStale:
+		_, ok = c.(singleflight.StaleCache[V])
+	case needsDeleter:
+		_, ok = c.(deleter)
+	}
+	return ok
+}
+
+// open makes A and B with these times.
+func (e *cacheEnv[V]) open(ttl, stale time.Duration) {
+	e.a = e.client("A", e.config.Addr, ttl, stale)
+	e.b = e.client("B", e.config.Addr, ttl, stale)
+}
+
+// shortTTL is a ttl whose end the check waits for.
+func (e *cacheEnv[V]) shortTTL() time.Duration {
+	return time.Duration(e.slower) * (400*time.Millisecond + 6*e.config.Granularity)
+}
+
+func (e *cacheEnv[V]) client(name, addr string, ttl, stale time.Duration) *cacheClient[V] {
+	c := e.config.New(e.tb, addr, ttl, stale)
+	if c == nil {
+		e.end(cacheFailed, "CacheConfig.New returned nil")
+	}
+	return &cacheClient[V]{e: e, name: name, cache: c, ttl: ttl, stale: stale}
+}
+
+// key returns a new key, of which nothing is stored.
+func (e *cacheEnv[V]) key() string { return e.named("conformance/" + rand.Text()) }
+
+func (e *cacheEnv[V]) named(key string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.keys = append(e.keys, key)
+	return key
+}
+
+// value returns the nth value, from the first again after the last.
+func (e *cacheEnv[V]) value(n int) V { return e.config.Values[n%len(e.config.Values)] }
+
+func (e *cacheEnv[V]) describe(v V) string {
+	if i := slices.IndexFunc(e.config.Values, func(w V) bool { return e.config.Equal(v, w) }); i >= 0 {
+		return fmt.Sprintf("Values[%d]", i)
+	}
+	return fmt.Sprintf("another value, %.64q", fmt.Sprint(v))
+}
+
+func (e *cacheEnv[V]) describeKey(key string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Sprintf("k%d", slices.Index(e.keys, key)+1)
+}
+
+// note adds a line to the history.
+func (e *cacheEnv[V]) note(format string, args ...any) {
+	line := fmt.Sprintf("%+.3fs  ", time.Since(e.began).Seconds()) + fmt.Sprintf(format, args...)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.history = append(e.history, line)
+}
+
+func (e *cacheEnv[V]) historyText() string {
+	const most = 30
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lines := e.history
+	if n := len(lines) - most; n > 0 {
+		lines = append([]string{fmt.Sprintf("(%d calls before)", n)}, lines[n:]...)
+	}
+	return "  history       " + strings.Join(lines, "\n                ")
+}
+
+func (e *cacheEnv[V]) end(kind cacheResultKind, report string) { panic(cacheResult{kind, report}) }
+
+// fail ends the check: the reply is not what it has to be.
+func (e *cacheEnv[V]) fail(r cacheReply[V], want string) {
+	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s", e.historyText(), r.call, want, r))
+}
+
+// tooSlow ends the attempt: something expired before it could be looked at.
+func (e *cacheEnv[V]) tooSlow() {
+	e.end(cacheInconclusive, "the machine or the backend was too slow\n"+e.historyText())
+}
+
+// cacheClient is a cache that records what it is asked.
+type cacheClient[V any] struct {
+	e          *cacheEnv[V]
+	name       string
+	cache      singleflight.Cache[V]
+	ttl, stale time.Duration
+}
+
+// cacheReply is what a call returned, and when.
+type cacheReply[V any] struct {
+	e          *cacheEnv[V]
+	call       string
+	v          V
+	reads      bool // it is Get's or Stale's
+	ok         bool
+	err        error
+	start, end time.Time
+}
+
+func (r cacheReply[V]) String() string {
+	switch {
+	case r.err != nil && r.ok:
+		return fmt.Sprintf("%s, with error %v", r.e.describe(r.v), r.err)
+	case r.err != nil:
+		return "error " + r.err.Error()
+	case r.reads && r.ok:
+		return r.e.describe(r.v)
+	case r.reads:
+		return "no value"
+	}
+	return fmt.Sprint(r.ok)
+}
+
+func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool, error), ctx context.Context,
+	format string, args ...any) cacheReply[V] {
+	if ctx == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.Background(), cachePatience)
+		defer cancel()
+	}
+	r := cacheReply[V]{e: c.e, call: c.name + "." + fmt.Sprintf(format, args...), reads: reads, start: time.Now()}
+	r.v, r.ok, r.err = call(ctx)
+	r.end = time.Now()
+	c.e.note("%s = %s after %v", r.call, r, r.end.Sub(r.start).Round(10*time.Microsecond))
+	return r
+}
+
+// The calls take a nil ctx for one that lasts long enough.
+
+func (c *cacheClient[V]) get(ctx context.Context, key string) cacheReply[V] {
+	return c.do(true, func(ctx context.Context) (V, bool, error) {
+		return c.cache.Get(ctx, key)
+	}, ctx, "Get(%s)", c.e.describeKey(key))
+}
+
+func (c *cacheClient[V]) staleValue(ctx context.Context, key string) cacheReply[V] {
+	return c.do(true, func(ctx context.Context) (V, bool, error) {
+		return c.cache.(singleflight.StaleCache[V]).Stale(ctx, key)
+	}, ctx, "Stale(%s)", c.e.describeKey(key))
+}
+
+func (c *cacheClient[V]) set(ctx context.Context, key string, v V) cacheReply[V] {
+	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
+		err := c.cache.Set(ctx, key, v)
+		return zero, err == nil, err
+	}, ctx, "Set(%s, %s)", c.e.describeKey(key), c.e.describe(v))
+}
+
+func (c *cacheClient[V]) add(ctx context.Context, key string, v V) cacheReply[V] {
+	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
+		added, err := c.cache.(singleflight.Adder[V]).Add(ctx, key, v)
+		return zero, added, err
+	}, ctx, "Add(%s, %s)", c.e.describeKey(key), c.e.describe(v))
+}
+
+func (c *cacheClient[V]) remove(ctx context.Context, key string) cacheReply[V] {
+	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
+		err := c.cache.(deleter).Delete(ctx, key)
+		return zero, err == nil, err
+	}, ctx, "Delete(%s)", c.e.describeKey(key))
+}
+
+// wantValue fails unless r is the value v.
+func (r cacheReply[V]) wantValue(v V) {
+	if r.err != nil || !r.ok || !r.e.config.Equal(r.v, v) {
+		r.e.fail(r, r.e.describe(v))
+	}
+}
+
+// wantNone fails unless r is that there is no value.
+func (r cacheReply[V]) wantNone() {
+	if r.err != nil || r.ok {
+		r.e.fail(r, "no value")
+	}
+}
+
+// wantOK fails unless r is a success, or an Add that added.
+func (r cacheReply[V]) wantOK() cacheReply[V] {
+	if r.err != nil || !r.ok {
+		r.e.fail(r, "true")
+	}
+	return r
+}
+
+// wantRefused fails unless r is an Add that found a fresh value.
+func (r cacheReply[V]) wantRefused() cacheReply[V] {
+	if r.err != nil || r.ok {
+		r.e.fail(r, "false")
+	}
+	return r
+}
+
+// wantError fails unless r is an error and nothing else.
+func (r cacheReply[V]) wantError(want string, is func(error) bool) {
+	if r.err == nil || r.ok || !is(r.err) {
+		r.e.fail(r, want)
+	}
+}
+
+// endsAfter is the moment before which what r stored for d must not end, as far as it matters.
+func (r cacheReply[V]) endsAfter(d time.Duration) time.Time {
+	return r.start.Add(d - r.e.config.Granularity)
+}
+
+// endsBefore is the moment at which what r stored for d has ended.
+func (r cacheReply[V]) endsBefore(d time.Duration) time.Time {
+	return r.end.Add(d + r.e.config.Granularity + cacheTick)
+}
+
+// follow repeats read until what stored has stored for d has ended, and requires want while it
+// lasts and nothing afterwards. Replies before from count for nothing.
+func (e *cacheEnv[V]) follow(stored cacheReply[V], d time.Duration, from time.Time, want V, read func() cacheReply[V]) {
+	seen := false
+	for {
+		r := read()
+		switch {
+		case r.err != nil:
+			e.fail(r, "a reply")
+		case r.ok && !e.config.Equal(r.v, want):
+			e.fail(r, e.describe(want)+" or no value")
+		case r.start.After(stored.endsBefore(d)):
+			r.wantNone()
+			if !seen {
+				e.tooSlow()
+			}
+			return
+		case r.start.After(from) && r.end.Before(stored.endsAfter(d)):
+			r.wantValue(want)
+			seen = true
+		}
+		time.Sleep(min(d/20, time.Until(stored.endsBefore(d))+time.Millisecond))
+	}
+}
+
+// waitFor sleeps until what r stored for d has ended.
+func (e *cacheEnv[V]) waitFor(r cacheReply[V], d time.Duration) {
+	time.Sleep(time.Until(r.endsBefore(d)))
+}
