@@ -1,0 +1,257 @@
+package redisv9
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golockers/locker/internal/bytecache"
+	"github.com/golockers/locker/internal/inflight"
+	"github.com/redis/go-redis/v9"
+)
+
+// CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
+type CacheConfig[V any] struct {
+	// TTL is how long Get returns a value. It is rounded up to a millisecond.
+	TTL time.Duration
+
+	// Stale is how much longer Stale returns it. All processes should use the same Stale for the
+	// same keys: with another one, the reader takes the time by which the two differ from a value's
+	// ttl, or adds it.
+	Stale time.Duration
+
+	// TTLOf, if it is not nil, returns the ttl of a value in place of TTL. A value whose ttl is 0
+	// or less is not stored: Set then deletes what is there, and Add reports false.
+	TTLOf func(v V) time.Duration
+
+	// Prefix is the prefix of the keys on the server. The default is "cache:".
+	Prefix string
+
+	// Marshal and Unmarshal convert a value to what the server stores and back. The default is
+	// encoding/json. Unmarshal must return an error for bytes that Marshal cannot have made.
+	Marshal   func(v V) ([]byte, error)
+	Unmarshal func(b []byte) (V, error)
+}
+
+// Cache keeps values in Redis, for a Loader of package singleflight or for use by itself: it is a
+// singleflight.Cache, Adder, StaleCache and Deleter. It is safe for concurrent use.
+//
+// The value of k is the key "cache:k", without anything around what Marshal returned, so other
+// programs can read it, write it and delete it. A value without an expiry is fresh until it is
+// deleted. A value that Unmarshal does not take, or that is no string, is an error that names the
+// key; a Loader then loads the value and replaces it.
+//
+// # Absent values
+//
+// A Loader caches whatever its source returns without an error. To remember for a while that a key
+// does not exist, let the source return a value that means this, such as a nil pointer, and give
+// it a shorter ttl with TTLOf.
+//
+// # Time
+//
+// A value is stored for its ttl and Stale together, and it is fresh as long as more than Stale
+// remains. The server measures both, so no client's clock matters.
+//
+// # Requests
+//
+// Each method is one request, and Stale none if CacheConfig.Stale is 0. With a client that reads
+// from replicas, values appear and vanish late: let a Cache read from masters.
+//
+// A method returns when its context ends, see the documentation of the package on contexts. A Set or
+// Add whose caller has left may still take effect. Set, Add and Delete of this Cache for the same
+// key wait for it.
+type Cache[V any] struct{ values bytecache.Cache[V] }
+
+// NewCache returns a Cache on the servers of client, which may be any that [New] takes. If client
+// or c is invalid, every operation is an error. The caller closes client.
+func NewCache[V any](client redis.UniversalClient, c CacheConfig[V]) *Cache[V] {
+	return &Cache[V]{bytecache.New("redisv9", bytecache.Config[V](c),
+		func(prefix string, stale time.Duration) bytecache.Store {
+			l := New(client)
+			return &cacheStore{client: l.client, err: l.err, limits: l.limits,
+				prefix: prefix, stale: bytecache.Ceil(stale, time.Millisecond)}
+		})}
+}
+
+// Get returns the value of key if there is a fresh one.
+func (c *Cache[V]) Get(ctx context.Context, key string) (v V, ok bool, err error) {
+	return c.values.Get(ctx, key)
+}
+
+// Stale returns the value of key, even if it has not been fresh for up to CacheConfig.Stale. If
+// that is 0, there is none.
+func (c *Cache[V]) Stale(ctx context.Context, key string) (v V, ok bool, err error) {
+	return c.values.Stale(ctx, key)
+}
+
+// Set stores the value of key, whatever is there.
+func (c *Cache[V]) Set(ctx context.Context, key string, v V) error {
+	return c.values.Set(ctx, key, v)
+}
+
+// Add stores the value of key if there is no fresh one, in one atomic step, and reports whether it
+// did. If go-redis repeated the request, so that Add cannot know whether it did, that is an error.
+func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err error) {
+	return c.values.Add(ctx, key, v)
+}
+
+// Delete removes the value of key, fresh or stale. That there is none is not an error.
+func (c *Cache[V]) Delete(ctx context.Context, key string) error {
+	return c.values.Delete(ctx, key)
+}
+
+// cacheStore keeps the bytes of a Cache.
+type cacheStore struct {
+	client redis.UniversalClient
+	err    error // of a client that cannot be used
+	limits limits
+	prefix string
+	stale  int64 // milliseconds
+	calls  inflight.Calls
+}
+
+// addCached stores ARGV[1] for ARGV[2] milliseconds unless there is a fresh value: one that lasts
+// for more than ARGV[3] milliseconds, or has no expiry (-1).
+const addCached = `
+local left = redis.call('pttl', KEYS[1])
+if left == -1 or left > tonumber(ARGV[3]) then
+	return 0
+end
+redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+return 1`
+
+var addCachedScript = redis.NewScript(addCached)
+
+// Get asks for the remaining time first. So a value that another process stores between the two
+// commands counts as fresh, or as not there yet, but a stale one never as fresh.
+func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, err error) {
+	if s.stale == 0 {
+		return s.get(ctx, key)
+	}
+	b, err = cacheCall(ctx, s, key, false, func(ctx context.Context) ([]byte, error) {
+		pipe := s.client.Pipeline()
+		left := pipe.PTTL(ctx, s.prefix+key)
+		value := pipe.Get(ctx, s.prefix+key)
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, err
+		}
+		// Redis's negative replies are nanoseconds here: -1 means no expiry, and -2 no key.
+		if left.Val() >= 0 && left.Val().Milliseconds() <= s.stale || left.Val() < -1 {
+			return nil, redis.Nil
+		}
+		return value.Bytes()
+	})
+	return found(b, err)
+}
+
+func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {
+	if s.stale == 0 {
+		return nil, false, s.err
+	}
+	return s.get(ctx, key)
+}
+
+func (s *cacheStore) get(ctx context.Context, key string) (b []byte, ok bool, err error) {
+	b, err = cacheCall(ctx, s, key, false, func(ctx context.Context) ([]byte, error) {
+		return s.client.Get(ctx, s.prefix+key).Bytes()
+	})
+	return found(b, err)
+}
+
+func found(b []byte, err error) ([]byte, bool, error) {
+	if errors.Is(err, redis.Nil) {
+		return nil, false, nil
+	}
+	return b, err == nil, err
+}
+
+func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
+	_, err := cacheCall(ctx, s, key, true, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.client.Do(ctx, "set", s.prefix+key, newPayload(ctx, b), "px", s.lifetime(ttl)).Err()
+	})
+	return err
+}
+
+func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Duration) (added bool, err error) {
+	return cacheCall(ctx, s, key, true, func(ctx context.Context) (bool, error) {
+		p := newPayload(ctx, b)
+		added, err := s.add(ctx, s.prefix+key, p, s.lifetime(ttl))
+		if err == nil && !added && p.sends > 1 {
+			return false, fmt.Errorf("not added by the last of %d requests, but perhaps by an earlier one", p.sends)
+		}
+		return added, err
+	})
+}
+
+func (s *cacheStore) add(ctx context.Context, key string, p *payload, ms int64) (bool, error) {
+	if s.stale == 0 {
+		err := s.client.Do(ctx, "set", key, p, "px", ms, "nx").Err()
+		if errors.Is(err, redis.Nil) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	keys := []string{key}
+	n, err := addCachedScript.EvalSha(ctx, s.client, keys, p, ms, s.stale).Int()
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		p.sends-- // that one did nothing
+		n, err = addCachedScript.Eval(ctx, s.client, keys, p, ms, s.stale).Int()
+	}
+	return n == 1, err
+}
+
+func (s *cacheStore) Delete(ctx context.Context, key string) error {
+	_, err := cacheCall(ctx, s, key, true, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.client.Do(ctx, "del", s.prefix+key).Err()
+	})
+	return err
+}
+
+// lifetime returns how long a value is kept, in milliseconds.
+func (s *cacheStore) lifetime(ttl time.Duration) int64 {
+	return bytecache.Ceil(ttl, time.Millisecond) + s.stale
+}
+
+// cacheCall makes a request about key, inOrder after those that callers have left behind.
+func cacheCall[T any](ctx context.Context, s *cacheStore, key string, inOrder bool,
+	request func(context.Context) (T, error)) (v T, err error) {
+	if s.err != nil {
+		return v, s.err
+	}
+	caller := ctx
+	if s.limits.unbounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(caller, defaultTimeout)
+		defer cancel()
+	}
+	if inOrder {
+		err = s.calls.Wait(ctx, key)
+	}
+	if err == nil {
+		v, err = inflight.Do(ctx, &s.calls, key, s.limits.inline, func() (T, error) { return request(ctx) })
+	}
+	if err != nil && ctx.Err() != nil && caller.Err() == nil {
+		err = errNoReply
+	}
+	return v, err
+}
+
+// payload is a value on its way to the server. Like a [sending], it is not sent for a caller that
+// has left, and counts how often it was.
+type payload struct {
+	ctx   context.Context
+	bytes []byte
+	sends int
+}
+
+func newPayload(ctx context.Context, b []byte) *payload { return &payload{ctx: ctx, bytes: b} }
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (p *payload) MarshalBinary() ([]byte, error) {
+	if err := p.ctx.Err(); err != nil {
+		return nil, err
+	}
+	p.sends++
+	return p.bytes, nil
+}
