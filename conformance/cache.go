@@ -26,7 +26,7 @@ type CacheConfig[V any] struct {
 
 	// Values are three or more different values. Include those that may be special: the zero value,
 	// the largest, and one that means that there is none. The default, if V is string or []byte,
-	// has an empty value, one with control characters and one of 300 kB.
+	// has an empty value, one with control characters and one of 100 kB.
 	Values []V
 
 	// Equal reports whether two values are the same. The default is [reflect.DeepEqual].
@@ -134,7 +134,7 @@ func defaultValues() []string {
 	for r := range rune(0x180) {
 		every.WriteRune(r)
 	}
-	return []string{"a value", "", every.String(), strings.Repeat("large ", 50_000)}
+	return []string{"a value", "", every.String(), strings.Repeat("large", 20_000)}
 }
 
 // cacheCheck is one thing that every cache must get right.

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -222,6 +223,7 @@ func (r cacheReply[V]) String() string {
 	return fmt.Sprint(r.ok)
 }
 
+// do makes a call. One that has not returned long after its context ended is left behind.
 func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool, error), ctx context.Context,
 	format string, args ...any) cacheReply[V] {
 	if ctx == nil {
@@ -230,8 +232,28 @@ func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool,
 		defer cancel()
 	}
 	r := cacheReply[V]{e: c.e, call: c.name + "." + fmt.Sprintf(format, args...), reads: reads, start: time.Now()}
-	r.v, r.ok, r.err = call(ctx)
-	r.end = time.Now()
+	returned := make(chan cacheReply[V], 1)
+	go func(r cacheReply[V]) {
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+			r.end = time.Now()
+			returned <- r
+		}()
+		r.err = errors.New("the call ended its goroutine")
+		r.v, r.ok, r.err = call(ctx)
+	}(r)
+	const late = 5 * time.Second
+	timer := time.NewTimer(cachePatience + late)
+	defer timer.Stop()
+	left := context.AfterFunc(ctx, func() { timer.Reset(late) })
+	defer left()
+	select {
+	case r = <-returned:
+	case <-timer.C:
+		r.end, r.err = time.Now(), fmt.Errorf("no return %v after its context ended", late)
+	}
 	c.e.note("%s = %s after %v", r.call, r, r.end.Sub(r.start).Round(10*time.Microsecond))
 	return r
 }

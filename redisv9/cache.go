@@ -131,14 +131,18 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 	}
 	b, err = cacheCall(ctx, s, key, false, func(ctx context.Context) ([]byte, error) {
 		pipe := s.client.Pipeline()
-		left := pipe.PTTL(ctx, s.prefix+key)
+		pttl := pipe.Do(ctx, "pttl", s.prefix+key) // PTTL's Duration overflows
 		value := pipe.Get(ctx, s.prefix+key)
 		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 			return nil, err
 		}
-		// Redis's negative replies are nanoseconds here: -1 means no expiry, and -2 no key.
-		if left.Val() >= 0 && left.Val().Milliseconds() <= s.stale || left.Val() < -1 {
-			return nil, redis.Nil
+		const noExpiry = -1
+		left, err := pttl.Int64()
+		if err == nil && left != noExpiry && left <= s.stale {
+			err = redis.Nil
+		}
+		if err != nil {
+			return nil, err
 		}
 		return value.Bytes()
 	})
