@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -156,8 +155,3 @@ const (
 	needsDamage  cacheNeed = "CacheConfig.Damage is nil"
 	needsAddr    cacheNeed = "CacheConfig.Addr is empty"
 )
-
-// deleter is a singleflight.Deleter.
-type deleter interface {
-	Delete(ctx context.Context, key string) error
-}

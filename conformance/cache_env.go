@@ -109,7 +109,7 @@ func (e *cacheEnv[V]) has(n cacheNeed) (ok bool) {
 	case needsStale:
 		_, ok = c.(singleflight.StaleCache[V])
 	case needsDeleter:
-		_, ok = c.(deleter)
+		_, ok = c.(singleflight.Deleter[V])
 	}
 	return ok
 }
@@ -288,7 +288,7 @@ func (c *cacheClient[V]) add(ctx context.Context, key string, v V) cacheReply[V]
 
 func (c *cacheClient[V]) remove(ctx context.Context, key string) cacheReply[V] {
 	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
-		err := c.cache.(deleter).Delete(ctx, key)
+		err := c.cache.(singleflight.Deleter[V]).Delete(ctx, key)
 		return zero, err == nil, err
 	}, ctx, "Delete(%s)", c.e.describeKey(key))
 }

@@ -19,6 +19,7 @@ var (
 	_ singleflight.Cache[int]      = (*Cache[int])(nil)
 	_ singleflight.Adder[int]      = (*Cache[int])(nil)
 	_ singleflight.StaleCache[int] = (*Cache[int])(nil)
+	_ singleflight.Deleter[int]    = (*Cache[int])(nil)
 )
 
 func TestCacheConformance(t *testing.T) {

@@ -3,11 +3,9 @@ package redigo
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/golockers/locker/internal/bytecache"
-	"github.com/golockers/locker/internal/inflight"
 	"github.com/gomodule/redigo/redis"
 )
 
@@ -69,7 +67,7 @@ type Cache[V any] struct{ values bytecache.Cache[V] }
 func NewCache[V any](pool *redis.Pool, c CacheConfig[V]) *Cache[V] {
 	return &Cache[V]{bytecache.New("redigo", bytecache.Config[V](c),
 		func(prefix string, stale time.Duration) bytecache.Store {
-			return &cacheStore{l: New(pool), prefix: prefix, stale: bytecache.Ceil(stale, time.Millisecond)}
+			return &cacheStore{New(pool, WithPrefix(prefix)), bytecache.Ceil(stale, time.Millisecond)}
 		})}
 }
 
@@ -102,9 +100,8 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 
 // cacheStore keeps the bytes of a Cache.
 type cacheStore struct {
-	l      *Locker // for its connections
-	prefix string
-	stale  int64 // milliseconds
+	l     *Locker // for its connections and its prefix
+	stale int64   // milliseconds
 }
 
 // Get asks for the remaining time first. So a value that another process stores between the two
@@ -212,21 +209,7 @@ func cacheCall[T any](ctx context.Context, s *cacheStore, key string, inOrder bo
 			return v, err
 		}
 	}
-	deadline, near := ctx.Deadline()
-	near = near && time.Until(deadline) < ioTimeout
-	timeout := time.Duration(0) // run inline, the operation minds ctx
-	if near {
-		timeout = math.MaxInt64
-	}
-	v, err = inflight.Do(ctx, &s.l.calls, key, timeout, func() (v T, err error) {
-		conn, err := s.l.borrow(ctx)
-		if err != nil {
-			return v, err
-		}
-		o := &operation{l: s.l, ctx: ctx, conn: conn, key: s.prefix + key, near: near}
-		defer o.end()
-		return call(o)
-	})
+	v, err = operate(ctx, s.l, key, key, call)
 	if refused := (*refusal)(nil); errors.As(err, &refused) {
 		err = refused // without what do says about locks
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/bytecache"
-	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -68,9 +68,7 @@ type Cache[V any] struct{ values bytecache.Cache[V] }
 func NewCache[V any](client redis.UniversalClient, c CacheConfig[V]) *Cache[V] {
 	return &Cache[V]{bytecache.New("redisv9", bytecache.Config[V](c),
 		func(prefix string, stale time.Duration) bytecache.Store {
-			l := New(client)
-			return &cacheStore{client: l.client, err: l.err, limits: l.limits,
-				prefix: prefix, stale: bytecache.Ceil(stale, time.Millisecond)}
+			return &cacheStore{l: New(client), prefix: prefix, stale: bytecache.Ceil(stale, time.Millisecond)}
 		})}
 }
 
@@ -103,12 +101,9 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 
 // cacheStore keeps the bytes of a Cache.
 type cacheStore struct {
-	client redis.UniversalClient
-	err    error // of a client that cannot be used
-	limits limits
+	l      *Locker // for its client
 	prefix string
 	stale  int64 // milliseconds
-	calls  inflight.Calls
 }
 
 // addCached stores ARGV[1] for ARGV[2] milliseconds unless there is a fresh value: one that lasts
@@ -129,8 +124,8 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 	if s.stale == 0 {
 		return s.get(ctx, key)
 	}
-	b, err = cacheCall(ctx, s, key, false, func(ctx context.Context) ([]byte, error) {
-		pipe := s.client.Pipeline()
+	return s.read(ctx, key, func(ctx context.Context) ([]byte, error) {
+		pipe := s.l.client.Pipeline()
 		pttl := pipe.Do(ctx, "pttl", s.prefix+key) // PTTL's Duration overflows
 		value := pipe.Get(ctx, s.prefix+key)
 		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -146,24 +141,25 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 		}
 		return value.Bytes()
 	})
-	return found(b, err)
 }
 
 func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {
 	if s.stale == 0 {
-		return nil, false, s.err
+		return nil, false, s.l.waiters.Err
 	}
 	return s.get(ctx, key)
 }
 
 func (s *cacheStore) get(ctx context.Context, key string) (b []byte, ok bool, err error) {
-	b, err = cacheCall(ctx, s, key, false, func(ctx context.Context) ([]byte, error) {
-		return s.client.Get(ctx, s.prefix+key).Bytes()
+	return s.read(ctx, key, func(ctx context.Context) ([]byte, error) {
+		return s.l.client.Get(ctx, s.prefix+key).Bytes()
 	})
-	return found(b, err)
 }
 
-func found(b []byte, err error) ([]byte, bool, error) {
+func (s *cacheStore) read(ctx context.Context, key string, request func(context.Context) ([]byte, error)) (
+	b []byte, ok bool, err error) {
+	r := redislock.NewSending(ctx, key)
+	b, err = redislock.Call(&s.l.waiters.Caller, r, func() ([]byte, error) { return request(r.Ctx) })
 	if errors.Is(err, redis.Nil) {
 		return nil, false, nil
 	}
@@ -171,43 +167,45 @@ func found(b []byte, err error) ([]byte, bool, error) {
 }
 
 func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
-	_, err := cacheCall(ctx, s, key, true, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.client.Do(ctx, "set", s.prefix+key, newPayload(ctx, b), "px", s.lifetime(ttl)).Err()
+	p := newPayload(ctx, key, b)
+	_, err := s.write(p, func() (bool, error) {
+		return true, s.l.client.Do(p.Ctx, "set", s.prefix+key, p, "px", s.lifetime(ttl)).Err()
 	})
 	return err
 }
 
 func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Duration) (added bool, err error) {
-	return cacheCall(ctx, s, key, true, func(ctx context.Context) (bool, error) {
-		p := newPayload(ctx, b)
-		added, err := s.add(ctx, s.prefix+key, p, s.lifetime(ttl))
-		if err == nil && !added && p.sends > 1 {
-			return false, fmt.Errorf("not added by the last of %d requests, but perhaps by an earlier one", p.sends)
+	p := newPayload(ctx, key, b)
+	return s.write(p, func() (bool, error) {
+		added, err := s.add(s.prefix+key, p, s.lifetime(ttl))
+		if n := p.Sends(); err == nil && !added && n > 1 {
+			return false, fmt.Errorf("not added by the last of %d requests, but perhaps by an earlier one", n)
 		}
 		return added, err
 	})
 }
 
-func (s *cacheStore) add(ctx context.Context, key string, p *payload, ms int64) (bool, error) {
+func (s *cacheStore) add(key string, p *payload, ms int64) (bool, error) {
 	if s.stale == 0 {
-		err := s.client.Do(ctx, "set", key, p, "px", ms, "nx").Err()
+		err := s.l.client.Do(p.Ctx, "set", key, p, "px", ms, "nx").Err()
 		if errors.Is(err, redis.Nil) {
 			return false, nil
 		}
 		return err == nil, err
 	}
 	keys := []string{key}
-	n, err := addCachedScript.EvalSha(ctx, s.client, keys, p, ms, s.stale).Int()
+	n, err := addCachedScript.EvalSha(p.Ctx, s.l.client, keys, p, ms, s.stale).Int()
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		p.sends-- // that one did nothing
-		n, err = addCachedScript.Eval(ctx, s.client, keys, p, ms, s.stale).Int()
+		p.Undo()
+		n, err = addCachedScript.Eval(p.Ctx, s.l.client, keys, p, ms, s.stale).Int()
 	}
 	return n == 1, err
 }
 
 func (s *cacheStore) Delete(ctx context.Context, key string) error {
-	_, err := cacheCall(ctx, s, key, true, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.client.Do(ctx, "del", s.prefix+key).Err()
+	p := newPayload(ctx, key, nil)
+	_, err := s.write(p, func() (bool, error) {
+		return true, s.l.client.Do(p.Ctx, "del", s.prefix+key).Err()
 	})
 	return err
 }
@@ -217,45 +215,26 @@ func (s *cacheStore) lifetime(ttl time.Duration) int64 {
 	return bytecache.Ceil(ttl, time.Millisecond) + s.stale
 }
 
-// cacheCall makes a request about key, inOrder after those that callers have left behind.
-func cacheCall[T any](ctx context.Context, s *cacheStore, key string, inOrder bool,
-	request func(context.Context) (T, error)) (v T, err error) {
-	if s.err != nil {
-		return v, s.err
-	}
-	caller := ctx
-	if s.limits.unbounded {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(caller, defaultTimeout)
-		defer cancel()
-	}
-	if inOrder {
-		err = s.calls.Wait(ctx, key)
-	}
-	if err == nil {
-		v, err = inflight.Do(ctx, &s.calls, key, s.limits.inline, func() (T, error) { return request(ctx) })
-	}
-	if err != nil && ctx.Err() != nil && caller.Err() == nil {
-		err = errNoReply
-	}
-	return v, err
+// write makes a request about p's key, after those that callers have left behind.
+func (s *cacheStore) write(p *payload, request func() (bool, error)) (bool, error) {
+	return redislock.CallInOrder(&s.l.waiters.Caller, p.Sending, request)
 }
 
-// payload is a value on its way to the server. Like a [sending], it is not sent for a caller that
-// has left, and counts how often it was.
+// payload is a value on its way to the server. Its Sending has the key in place of a token, and
+// counts how often the value was sent.
 type payload struct {
-	ctx   context.Context
-	bytes []byte
-	sends int
+	*redislock.Sending
+	value []byte
 }
 
-func newPayload(ctx context.Context, b []byte) *payload { return &payload{ctx: ctx, bytes: b} }
+func newPayload(ctx context.Context, key string, value []byte) *payload {
+	return &payload{redislock.NewSending(ctx, key), value}
+}
 
 // MarshalBinary implements [encoding.BinaryMarshaler].
 func (p *payload) MarshalBinary() ([]byte, error) {
-	if err := p.ctx.Err(); err != nil {
+	if _, err := p.Sending.MarshalBinary(); err != nil {
 		return nil, err
 	}
-	p.sends++
-	return p.bytes, nil
+	return p.value, nil
 }

@@ -36,7 +36,7 @@ type cache interface {
 	singleflight.Cache[string]
 	singleflight.Adder[string]
 	singleflight.StaleCache[string]
-	Delete(ctx context.Context, key string) error
+	singleflight.Deleter[string]
 }
 
 // backend is a kind of server with its adapter.
