@@ -29,7 +29,7 @@ type Loader[V any] struct {
 	cache  Cache[V]
 	source func(ctx context.Context, key string) (V, error)
 	loaderOptions
-	usable bool // made by NewLoader, with all that it needs
+	simple bool // made by NewLoader with all that it needs, and without an observer
 
 	group Group[V]
 
@@ -62,7 +62,7 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 	for _, opt := range opts {
 		opt(&loader.loaderOptions)
 	}
-	loader.usable = l != nil && c != nil && source != nil && (loader.observe != nil || !loader.hasObserver)
+	loader.simple = l != nil && c != nil && source != nil && !loader.hasObserver
 	for _, b := range []*breaker{&loader.lockBreaker, &loader.cacheBreaker} {
 		b.timeout, b.pause = loader.backendTimeout, loader.outagePause
 	}
@@ -106,14 +106,14 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // A key has 1 to 1,024 bytes, including the prefix of [WithKeyPrefix]; any other is [locker.ErrInvalidKey]. Calling
 // Load for the same key from within the source with its context is an error.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
-	if l != nil && l.observe != nil {
-		if _, ok := ctx.(*observation); !ok {
+	if !l.acceptsUnobserved(key) {
+		if _, ok := ctx.(*observation); !ok && l != nil && l.observe != nil {
 			return l.loadObserved(ctx, key)
 		}
-	}
-	if !l.accepts(key) {
-		var zero V
-		return zero, loadError(key, l.check(key))
+		if err := l.check(key); err != nil {
+			var zero V
+			return zero, loadError(key, err)
+		}
 	}
 	for {
 		alone := l.forgotten.has(key) && ctx.Err() == nil
@@ -185,9 +185,10 @@ func (l *Loader[V]) Forget(key string) {
 	l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
 }
 
-// accepts reports whether check returns no error. It is short enough to be inlined.
-func (l *Loader[V]) accepts(key string) bool {
-	return l != nil && l.usable && key != "" && len(l.keyPrefix)+len(key) <= maxKey && !l.lifetime.closing.Load()
+// acceptsUnobserved reports whether check returns no error and there is no observer. It is short enough to be
+// inlined.
+func (l *Loader[V]) acceptsUnobserved(key string) bool {
+	return l != nil && l.simple && key != "" && len(l.keyPrefix)+len(key) <= maxKey && !l.lifetime.closing.Load()
 }
 
 // check returns what is wrong with a call for key.
