@@ -267,6 +267,22 @@ func TestPrefixAndLongestTimes(t *testing.T) {
 	}
 }
 
+// redisv9 and redigo read each other's values.
+func TestRedisAdaptersShareValues(t *testing.T) {
+	t.Parallel()
+	const ttl = 100 * time.Millisecond
+	addr := testserver.Redis(t).Addr
+	c := config{TTL: ttl, Stale: time.Hour}
+	_, one, _ := backends[0].connect(t, addr, c)
+	_, other, _ := backends[1].connect(t, addr, c)
+	for range 2 {
+		require.NoError(t, one.Set(t.Context(), "k", "value"))
+		time.Sleep(ttl + 20*time.Millisecond)
+		wantCached(t, other, "k", "", "value")
+		one, other = other, one
+	}
+}
+
 // The requests that the documentation of each Cache counts.
 func TestRequests(t *testing.T) {
 	t.Parallel()

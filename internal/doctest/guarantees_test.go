@@ -201,6 +201,8 @@ func TestNamesInGuarantees(t *testing.T) {
 				dirs = []string{"../.."}
 			case "redisv9":
 				dirs = append(dirs, "../redislock")
+			case "caches":
+				dirs = []string{"../bytecache", "../../memory", "../../redisv9", "../../redigo", "../../memcache"}
 			}
 			if strings.Contains(name, "/") {
 				dirs, what = []string{"../../conformance"}, "%q"
