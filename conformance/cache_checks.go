@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/faultproxy"
 )
 
 // cacheChecks returns all checks of a cache. What the Loader relies on is in the documentation of
@@ -62,7 +64,7 @@ func cacheChecks[V any]() []cacheCheck[V] {
 		{"damaged/set", "Set replaces an entry that cannot be decoded.",
 			"reading before writing", []cacheNeed{needsDamage}, checkDamagedSet[V]},
 		{"fault/hangs", ctx + " " + fails, "a client that ignores contexts", []cacheNeed{needsAddr}, checkHangs[V]},
-		{"fault/cut", fails, "an error dropped in Get", []cacheNeed{needsAddr}, checkCut[V]},
+		{"fault/refused", fails, "an error dropped in Get", []cacheNeed{needsAddr}, checkRefused[V]},
 	}
 }
 
@@ -439,7 +441,7 @@ func checkDamagedSet[V any](e *cacheEnv[V]) {
 }
 
 func checkHangs[V any](e *cacheEnv[V]) {
-	e.fault("hangs", (*cacheRelay).hang, func(client *cacheClient[V], key string) {
+	e.fault("hangs", (*faultproxy.Proxy).Hang, func(client *cacheClient[V], key string) {
 		for _, call := range client.calls(key) {
 			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 			r := call(ctx)
@@ -449,8 +451,8 @@ func checkHangs[V any](e *cacheEnv[V]) {
 	})
 }
 
-func checkCut[V any](e *cacheEnv[V]) {
-	e.fault("ends all connections", (*cacheRelay).cut, func(client *cacheClient[V], key string) {
+func checkRefused[V any](e *cacheEnv[V]) {
+	e.fault("refuses connections", (*faultproxy.Proxy).Refuse, func(client *cacheClient[V], key string) {
 		for _, call := range client.calls(key) {
 			call(nil).wantError("an error", func(error) bool { return true })
 		}
@@ -459,23 +461,24 @@ func checkCut[V any](e *cacheEnv[V]) {
 
 // fault lets test call a cache, C, whose backend stops working, and requires that it works again
 // once the backend does.
-func (e *cacheEnv[V]) fault(what string, begin func(*cacheRelay), test func(client *cacheClient[V], key string)) {
-	relay, err := newCacheRelay(e.config.Addr)
-	if err != nil {
-		e.end(cacheFailed, "  CacheConfig.Addr: "+err.Error())
+func (e *cacheEnv[V]) fault(what string, begin func(*faultproxy.Proxy), test func(client *cacheClient[V], key string)) {
+	if conn, err := net.DialTimeout("tcp", e.config.Addr, cachePatience); err != nil {
+		e.end(cacheFailed, "  CacheConfig.Addr: no server answers: "+err.Error())
+	} else {
+		conn.Close()
 	}
-	defer relay.close()
-	client := e.client("C", relay.addr(), longTTL, longTTL)
+	proxy := faultproxy.New(e.tb, e.config.Addr)
+	client := e.client("C", proxy.Addr, longTTL, longTTL)
 	key := e.key()
 	client.set(nil, key, e.value(0)).wantOK()
 	client.get(nil, key).wantValue(e.value(0))
-	if !relay.used() {
+	if _, connections := proxy.Count(); connections == 0 {
 		e.end(cacheFailed, "  CacheConfig.New does not use its addr")
 	}
-	begin(relay)
+	begin(proxy)
 	e.note("from here on C's backend %s", what)
 	test(client, key)
-	relay.heal()
+	proxy.Heal(e.tb)
 	e.note("C's backend works again")
 	for end := time.Now().Add(cachePatience); ; time.Sleep(20 * time.Millisecond) {
 		another := e.key() // what was left behind may still reach the first

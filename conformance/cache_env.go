@@ -32,7 +32,6 @@ type cacheEnv[V any] struct {
 	slower int // how many times longer the short times are than in the first attempt
 
 	a, b    *cacheClient[V]
-	relay   *cacheRelay
 	keys    []string
 	began   time.Time
 	mu      sync.Mutex
@@ -244,7 +243,7 @@ func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool,
 		r.err = errors.New("the call ended its goroutine")
 		r.v, r.ok, r.err = call(ctx)
 	}(r)
-	const late = 5 * time.Second
+	const late = 10 * time.Second
 	timer := time.NewTimer(cachePatience + late)
 	defer timer.Stop()
 	left := context.AfterFunc(ctx, func() { timer.Reset(late) })

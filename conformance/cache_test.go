@@ -63,7 +63,7 @@ var cacheMutants = map[string]struct {
 	"damage stays":                      {bugs: cacheBugs{damagedStays: true}, must: []string{"damaged/set"}},
 	"contexts are ignored":              {bugs: cacheBugs{ignoresContext: true}, must: []string{"fault/hangs"}},
 	"a timeout of its own":              {bugs: cacheBugs{hidesContextError: true}, must: []string{"fault/hangs"}},
-	"errors are misses":                 {bugs: cacheBugs{hidesErrors: true}, must: []string{"fault/cut"}, may: []string{"fault/hangs"}},
+	"errors are misses":                 {bugs: cacheBugs{hidesErrors: true}, must: []string{"fault/refused"}, may: []string{"fault/hangs"}},
 	"it panics":                         {bugs: cacheBugs{doPanic: true}, must: []string{"get/miss", "set/round-trip"}, may: []string{"*"}},
 }
 
