@@ -14,10 +14,11 @@ import (
 
 func fenceChecks() []harness.Check {
 	list := []harness.Check{{
-		Name:   "fence/monotonic",
-		Rules:  []string{f1Monotonic},
-		Causes: "a counter that is kept beside the lock and deleted with it, or expires; one in the Locker; a clock.",
-		Run:    checkFenceMonotonic,
+		Name:  "fence/monotonic",
+		Rules: []string{f1Monotonic, f4Range},
+		Causes: "a counter that is kept beside the lock and deleted with it, or expires; one in the Locker; a clock; random " +
+			"numbers of 64 bits.",
+		Run: checkFenceMonotonic,
 	}, {
 		Name:   "fence/holder-only",
 		Rules:  []string{f2Holder},
@@ -81,11 +82,14 @@ func mint(c *harness.Client, key, token string, last uint64) uint64 {
 	return increases(c.Must(c.Do("Fence", key, token, 0), true, "its token holds the lock"), last)
 }
 
-// increases returns the number that r returned, which must be greater than last.
+// increases returns the number that r returned, which must be greater than last and less than 2^63.
 func increases(r harness.Call, last uint64) uint64 {
 	if r.Fence <= last {
 		r.Client.Env.Fail(fmt.Sprintf("%s.Fence returns a number greater than %d, which was minted for that key before", r.Client.Name, last),
 			fmt.Sprintf("it returned %d", r.Fence))
+	}
+	if r.Fence >= 1<<63 {
+		r.Client.Env.Fail(fmt.Sprintf("%s.Fence returns a number less than 2^63", r.Client.Name), fmt.Sprintf("it returned %d", r.Fence))
 	}
 	return r.Fence
 }

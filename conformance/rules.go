@@ -103,7 +103,9 @@ const (
 const (
 	f1Monotonic = "F1 Fencer is a Locker that can mint fencing numbers. Fence returns a number greater than every " +
 		"number minted for key before, by anyone, across releases, expiries and re-acquisitions."
-	f2Holder      = "F2 ok is false if token does not hold the lock, even if it waits for it."
-	f3Lasts       = "F3 The order lasts as long as the backend's data does."
-	f4Unsupported = "F4 An error that wraps errors.ErrUnsupported means that this key has no fencing numbers."
+	f2Holder = "F2 ok is false if token does not hold the lock, even if it waits for it."
+	f3Lost   = "F3 If the backend can lose the last number, the next one starts at a clock that has grown since, as the " +
+		"adapter documents."
+	f4Range       = "F4 Numbers are less than 2^63."
+	f5Unsupported = "F5 An error that wraps errors.ErrUnsupported means that this key has no fencing numbers."
 )

@@ -44,8 +44,8 @@ func TestEveryRuleIsChecked(t *testing.T) {
 		c11Foreign:    "only the adapter's own tests know what a foreign value is",
 		w6Resumed:     "permits something",
 		q10NotHeld:    "says what an error does not mean",
-		f4Unsupported: "the checks of a Locker without fencing numbers are skipped",
-		f3Lasts:       "the suite does not delete the backend's data",
+		f5Unsupported: "the checks of a Locker without fencing numbers are skipped",
+		f3Lost:        "the suite does not delete the backend's data",
 	}
 	cited := make(map[string]bool)
 	for _, ck := range checks() {

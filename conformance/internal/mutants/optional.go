@@ -644,6 +644,18 @@ func fenceMutants() []Mutant {
 			}
 		},
 	}, {
+		Name: "fence numbers use the highest of 64 bits",
+		Only: []string{"fence/*", "names/bookkeeping"},
+		Must: []string{"fence/monotonic"},
+		May:  []string{"fence/*", "names/bookkeeping"},
+		Alter: func(f *Fake) {
+			fence := f.OnFence
+			f.OnFence = func(ctx context.Context, key, token string) (uint64, bool, error) {
+				n, ok, err := fence(ctx, key, token)
+				return n | 1<<63, ok, err
+			}
+		},
+	}, {
 		Name: "fence counts in the Locker",
 		Must: []string{"fence/monotonic"},
 		May:  []string{"fence/concurrent", "fence/stale-holder"},
