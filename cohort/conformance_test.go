@@ -19,9 +19,9 @@ import (
 
 // skip names the checks that hold on no Locker of this package.
 var skip = map[string]string{
-	"release/from-another-client": "a token is good only on the Locker that granted it",
-	"watch/handoff":           "a handoff inside the process wakes no watcher: the lock does not become free",
-	"fault/extend-after-lost-reply":          "after an Extend without an answer a longer one is an error until the release",
+	"release/from-another-client":   "a token is good only on the Locker that granted it",
+	"watch/handoff":                 "a handoff inside the process wakes no watcher: the lock does not become free",
+	"fault/extend-after-lost-reply": "after an Extend without an answer a longer one is an error until the release",
 }
 
 // The whole suite holds for a Locker over every backend. Each of its Lockers stands for a process.
