@@ -20,12 +20,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The mutants prove that each check can fail. TestEveryAnswerCounts proves that a check depends on each answer
-// that it gets: it runs the check on a correct Locker, with one answer replaced by a lie. A lie that the check
-// does not notice must be in testdata/unnoticed.txt with the reason, and nothing else may be.
+// The mutants prove that each check can fail. TestEveryAnswerCounts proves that a check depends on
+// each answer that it gets: it runs the check on a correct Locker, with one answer replaced by a
+// lie. A lie that the check does not notice must be in testdata/unnoticed.txt with the reason, and
+// nothing else may be.
 
-// unnoticedFile lists lies that checks do not notice: a line with the reason, then an indented line for each
-// of them, "<check>: <answer>: <lie>".
+// unnoticedFile lists lies that checks do not notice: a line with the reason, then an indented line
+// for each of them, "<check>: <answer>: <lie>".
 const unnoticedFile = "testdata/unnoticed.txt"
 
 // lies are the possible lies for each kind of answer.
@@ -122,8 +123,9 @@ type liar struct {
 // manyTimes is from where on equal answers for a key are not distinguished.
 const manyTimes = 5
 
-// name describes an answer independently of how goroutines are scheduled: by the operation, the kind, and how many
-// such answers there were for the key. Polls, and the calls of checks that race, are not counted.
+// name describes an answer independently of how goroutines are scheduled: by the operation, the
+// kind, and how many such answers there were for the key. Polls, and the calls of checks that race,
+// are not counted.
 func (l *liar) name(ctx context.Context, c harness.Call) string {
 	k := kind(ctx, c)
 	name := c.Op + " = " + k
@@ -179,8 +181,8 @@ func (s *scene) run(t *testing.T, l *liar) (*harness.Recorder, map[string]string
 	return r, maps.Clone(l.kinds)
 }
 
-// notices reports whether the check notices a lie that it is told once, or else each time. It is not told if there is
-// no such answer this time.
+// notices reports whether the check notices a lie that it is told once, or else each time. It is
+// not told if there is no such answer this time.
 func (s *scene) notices(t *testing.T, answer, lie string) (noticed, told bool) {
 	t.Helper()
 	for _, always := range []bool{false, true} {
@@ -193,11 +195,12 @@ func (s *scene) notices(t *testing.T, answer, lie string) (noticed, told bool) {
 	return false, told
 }
 
-// repeats is how often a result that differs from the list is repeated: some lies are noticed only by chance, or not on
-// a busy machine.
+// repeats is how often a result that differs from the list is repeated: some lies are noticed only
+// by chance, or not on a busy machine.
 const repeats = 4
 
-// compare tells the check each lie for each of its answers, and compares what it notices with what is listed.
+// compare tells the check each lie for each of its answers, and compares what it notices with what
+// is listed.
 func (s *scene) compare(t *testing.T, listed map[string]bool) (problems []string) {
 	t.Helper()
 	r, kinds := s.run(t, &liar{})
@@ -305,8 +308,8 @@ func unnoticed(t *testing.T) map[string]map[string]bool {
 	return listed
 }
 
-// scenes returns the checks that need no network, on the Fake, and some of them on correct Lockers of other kinds as
-// well, from which they get other answers.
+// scenes returns the checks that need no network, on the Fake, and some of them on correct Lockers
+// of other kinds as well, from which they get other answers.
 func scenes() (list []*scene) {
 	kinds := []struct {
 		name   string

@@ -15,20 +15,21 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// Benchmark measures the backend that c describes, through [locker.Lock] and [locker.Lease.Unlock], each
-// scenario as a benchmark of its own:
+// Benchmark measures the backend that c describes, through [locker.Lock] and [locker.Lease.Unlock],
+// in these scenarios, each of which is a sub-benchmark:
 //
-//   - uncontended: one goroutine, a lock that nobody else wants;
-//   - uncontended-parallel: 32 goroutines on one Locker, a lock for each;
+//   - uncontended: one goroutine with its own lock;
+//   - uncontended-parallel: 32 goroutines on one Locker, each with its own lock;
 //   - one-locker: 32 goroutines on one Locker want the same lock;
 //   - four-lockers: 8 goroutines on each of four Lockers want the same lock;
-//   - hand-off: one goroutine on each of four Lockers want the same lock, hold it for 5 ms and rest for 5 ms.
+//   - handoff: one goroutine on each of four Lockers, which want the same lock, hold it for 5 ms and
+//     rest for 5 ms.
 //
-// An operation is a cycle of lock and unlock. Where Config.Addr is set, requests/op is how many requests a
-// cycle makes, counted in a run of its own, since counting takes time. Where many want one lock, least-share
-// is the part of the cycles that the least served goroutine got, 1 being its fair share; in hand-off,
-// handoff-p50-ms and handoff-p99-ms are the times from the beginning of an Unlock to the end of the next
-// Lock.
+// An operation is a cycle of lock and unlock. If Config.Addr is set, requests/op is how many
+// requests a cycle makes, counted in a separate run, since counting takes time. If several
+// goroutines want one lock, least-share is the share of the cycles that the least served one got,
+// relative to its fair share; in handoff, handoff-p50-ms and handoff-p99-ms are the times from the
+// beginning of an Unlock to the end of the next Lock.
 func Benchmark(b *testing.B, c Config) {
 	b.Helper()
 	s, err := harness.NewSuite(b, harness.Config(c), checks())
@@ -52,10 +53,10 @@ func Benchmark(b *testing.B, c Config) {
 			if !sc.ownKeys {
 				b.ReportMetric(m.leastShare(b.N), "least-share")
 			}
-			if sc.hold > 0 && len(m.handOffs) > 0 {
-				slices.Sort(m.handOffs)
+			if sc.hold > 0 && len(m.handoffs) > 0 {
+				slices.Sort(m.handoffs)
 				for _, p := range []int{50, 99} {
-					d := m.handOffs[(len(m.handOffs)-1)*p/100]
+					d := m.handoffs[(len(m.handoffs)-1)*p/100]
 					b.ReportMetric(float64(d.Microseconds())/1000, fmt.Sprintf("handoff-p%d-ms", p))
 				}
 			}
@@ -63,7 +64,7 @@ func Benchmark(b *testing.B, c Config) {
 	}
 }
 
-// scenario is who wants which lock how often.
+// scenario is a pattern of contention.
 type scenario struct {
 	name                string
 	lockers, goroutines int // goroutines in all
@@ -76,20 +77,20 @@ var scenarios = []scenario{
 	{name: "uncontended-parallel", lockers: 1, goroutines: 32, ownKeys: true},
 	{name: "one-locker", lockers: 1, goroutines: 32},
 	{name: "four-lockers", lockers: 4, goroutines: 32},
-	{name: "hand-off", lockers: 4, goroutines: 4, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond},
+	{name: "handoff", lockers: 4, goroutines: 4, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond},
 }
 
-// measured is what a run of a scenario showed.
+// measured is the outcome of a scenario.
 type measured struct {
 	served   []int           // cycles, by goroutine
-	handOffs []time.Duration // from one's Unlock to another's Lock
+	handoffs []time.Duration // from one's Unlock to another's Lock
 }
 
 func (m measured) leastShare(cycles int) float64 {
 	return float64(slices.Min(m.served)) * float64(len(m.served)) / float64(cycles)
 }
 
-// run does n cycles in all.
+// run makes n cycles in all.
 func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
 	const ttl = time.Minute
 	m := measured{served: make([]int, sc.goroutines)}
@@ -120,7 +121,7 @@ func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
 						err := errors.New("two hold the lock at the same time")
 						failed.Store(&err)
 					} else if !released.IsZero() {
-						m.handOffs = append(m.handOffs, time.Since(released))
+						m.handoffs = append(m.handoffs, time.Since(released))
 					}
 					mu.Unlock()
 					time.Sleep(sc.hold)
@@ -146,7 +147,7 @@ func (sc scenario) run(tb testing.TB, lockers []locker.Locker, n int) measured {
 	return m
 }
 
-// requests returns how many requests a cycle makes, seen from the backend.
+// requests returns how many requests a cycle makes.
 func (sc scenario) requests(tb testing.TB, c Config) float64 {
 	p := faultproxy.New(tb, c.Addr)
 	var lockers []locker.Locker
@@ -154,7 +155,7 @@ func (sc scenario) requests(tb testing.TB, c Config) float64 {
 		lockers = append(lockers, c.New(tb, p.Addr))
 	}
 	cycles := 20 * sc.goroutines
-	sc.run(tb, lockers, cycles) // connections are set up
+	sc.run(tb, lockers, cycles) // this opens the connections
 	before, _ := p.Count()
 	sc.run(tb, lockers, cycles)
 	after, _ := p.Count()

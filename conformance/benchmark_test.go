@@ -10,7 +10,7 @@ import (
 
 func BenchmarkReference(b *testing.B) { Benchmark(b, Config(mutants.Fakes(func(*mutants.Fake) {}))) }
 
-// Every scenario does as many cycles as it is asked for, and each of them excludes.
+// Every scenario makes the number of cycles that it was asked for.
 func TestBenchmarkScenarios(t *testing.T) {
 	t.Parallel()
 	for _, sc := range scenarios {
@@ -30,7 +30,7 @@ func TestBenchmarkScenarios(t *testing.T) {
 		share := m.leastShare(cycles)
 		assert.True(t, share >= 0 && share <= 1, "%s: %v", sc.name, share)
 		if sc.hold > 0 {
-			assert.Len(t, m.handOffs, cycles-1, sc.name)
+			assert.Len(t, m.handoffs, cycles-1, sc.name)
 		}
 	}
 }

@@ -10,9 +10,10 @@ import (
 
 // Config describes the backend under test.
 type Config struct {
-	// New returns a Locker with connections of its own to the backend at addr, as another process would
-	// have; it closes them in tb.Cleanup. It is called a few times for the suite and once for each fault
-	// check, always on a healthy link. An in-process backend may return the same Locker each time.
+	// New returns a Locker with its own connections to the backend at addr, as another process
+	// would have, and closes them in tb.Cleanup. It is called a few times for the suite and once
+	// for each fault check, always on a link that works. An in-process backend may return the same
+	// Locker each time.
 	New func(tb testing.TB, addr string) locker.Locker
 
 	// Addr is the backend's TCP address. If it is empty, New ignores addr, and the checks that need
@@ -32,9 +33,9 @@ type Config struct {
 // run at the same time. Run returns when they are done. If c itself is invalid, Run fails the test
 // and runs no check.
 //
-// A failed check prints the rule of the contract that was broken, what was done, what was expected, what
-// happened, and what commonly causes it. A check that could not decide is inconclusive, which
-// counts as skipped, or as failed with LOCKER_CONFORMANCE=strict in the environment.
+// A failed check prints the rules of the contract that it enforces, its history, what it wanted and
+// got, and the common cause. A check that could not decide is inconclusive, which counts as
+// skipped, or as failed with LOCKER_CONFORMANCE=strict in the environment.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	harness.Run(t, harness.Config(c), checks())

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRunOutput runs Run in a process of its own, since what it fails is the test that calls it.
+// TestRunOutput calls Run in child processes, since Run fails the test that calls it.
 func TestRunOutput(t *testing.T) {
 	t.Parallel()
 	run := func(mode, pattern string, env ...string) (string, bool) {
@@ -74,7 +74,7 @@ func TestRunHelper(t *testing.T) {
 	case "bad":
 		c = harness.Config{}
 	case "good":
-	case "late": // as if A's time were always up
+	case "late": // as if A's lock had always expired
 		c = mutants.Fakes(func(f *mutants.Fake) {
 			if f.ID == 0 {
 				f.OnFence = func(ctx context.Context, _, _ string) (uint64, bool, error) { return 0, false, ctx.Err() }
@@ -98,7 +98,7 @@ func TestRunHelper(t *testing.T) {
 	t.Log("done with Run")
 }
 
-// What a check acquires and does not release is released in the end.
+// At the end of a check, the locks that it holds are released.
 func TestNothingLeftOnTheBackend(t *testing.T) {
 	t.Parallel()
 	store := mutants.NewStore()
@@ -115,12 +115,10 @@ func TestReference(t *testing.T) {
 	run(t, mutants.Fakes(func(*mutants.Fake) {}))
 }
 
-// The Locker that the mutants are made of passes.
 func TestRedisReference(t *testing.T) {
 	run(t, mutants.OnRedis(mutants.NewRedisFull)(t))
 }
 
-// The Locker with a queue on the server is correct but for what the mutants break.
 func TestQueueReference(t *testing.T) {
 	run(t, mutants.OnRedisFull(mutants.NewGranted(mutants.Correct))(t))
 }

@@ -109,10 +109,11 @@ func checkFutureDeadline(e *harness.Env) {
 	})
 }
 
-// checkNoLateSuccess ends contexts within the first half of the time that the quickest calls take. A single success
-// after that proves nothing, since ctx may end between the Locker's last look at it and the return; but if most
-// calls succeed, the Locker does not look. If calls are so quick that this gap may be all of a call, a proxy slows
-// them down; without a network, the check is skipped.
+// checkNoLateSuccess ends contexts within the first half of the time that the quickest calls take.
+// A single success after that proves nothing, since ctx may end between the Locker's last look at
+// it and the return; but if most calls succeed, the Locker does not look. If calls are so quick
+// that this gap may be all of a call, a proxy slows them down; without a network, the check is
+// skipped.
 func checkNoLateSuccess(e *harness.Env) {
 	type cut struct {
 		harness.Call

@@ -1,4 +1,5 @@
-// Package conformance checks that a [locker.Locker] keeps its contract, and shows where it does not.
+// Package conformance checks that a [locker.Locker] keeps its contract, and shows where it does
+// not.
 //
 // An adapter's test is this:
 //
@@ -13,20 +14,21 @@
 //		})
 //	}
 //
-// Each check is a subtest with a name such as release/owner-only, and go test's -run chooses among them:
+// Each check is a subtest with a name such as release/owner-only, and go test's -run chooses among
+// them:
 //
 //	go test -run 'TestConformance/release' .
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .
 //
-// The checks run at the same time and mostly wait, so all of them take about as long as the longest: some
-// ten seconds, or twenty with faults. A few need the backend for themselves and run after the
-// others. Keys and tokens are random, and locks are brief or released in the end. So the backend may be
-// shared, and Run may be called any number of times, even concurrently.
+// The checks run at the same time and mostly wait, so all of them take about as long as the
+// longest: some ten seconds, or twenty with faults. A few need the backend for themselves and run
+// after the others. Keys and tokens are random, and locks are brief or released in the end. So the
+// backend may be shared, and Run may be called any number of times, even concurrently.
 //
 // # What is checked
 //
-// Three Lockers of Config.New, called A, B and C, stand for three processes. The checks know nothing about
-// the backend beyond what [locker.Locker] promises, in these groups:
+// Three Lockers of Config.New, called A, B and C, stand for three processes. The checks know
+// nothing about the backend beyond what [locker.Locker] promises, in these groups:
 //
 //   - names: keys and tokens of any length and content work, and no two are confused;
 //   - exclusion: one holder at a time, even when many compete for a free key or one that has just
@@ -34,10 +36,10 @@
 //   - expiry: never early, hardly late, any ttl;
 //   - extend, release, sametoken: only the token that holds the lock, and exactly what was asked for;
 //   - context: contexts that have ended, or that end during the call;
-//   - watch, wait, fence: the rules of [locker.Watcher], [locker.Waiter] and [locker.Fencer], for a Locker that
-//     implements them;
-//   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP proxy
-//     between Config.Addr and one more Locker, D, injects these faults exactly when they do harm.
+//   - watch, wait, fence: the rules of [locker.Watcher], [locker.Waiter] and [locker.Fencer], for a
+//     Locker that implements them;
+//   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP
+//     proxy between Config.Addr and one more Locker, D, injects these faults exactly when they do harm.
 //
 // Checks that do not apply are skipped by name, with the reason: those of optional interfaces that
 // the Locker does not have or that return [errors.ErrUnsupported], the faults if Config.Addr is
@@ -47,11 +49,12 @@
 // # Inconclusive checks
 //
 // A check that could not decide is inconclusive, neither passed nor failed. Usually the machine or
-// the backend was too slow, and a lock had expired before the check could observe it, or waiters may have
-// joined a queue in another order than the check intended. Such a check tries again with longer times, and is
-// run again, up to three times, when the others are done. If it is still inconclusive, go test marks it as skipped, and the last line of Run's output names it
-// with its reason. It has shown nothing. If that is not good enough, as in continuous integration,
-// set LOCKER_CONFORMANCE=strict in the environment to make it fail.
+// the backend was too slow, and a lock had expired before the check could observe it, or waiters
+// may have joined a queue in another order than the check intended. Such a check tries again with
+// longer times, and is run again, up to three times, when the others are done. If it is still
+// inconclusive, go test marks it as skipped, and the last line of Run's output names it with its
+// reason. It has shown nothing. If that is not good enough, as in continuous integration, set
+// LOCKER_CONFORMANCE=strict in the environment to make it fail.
 //
 // Without Config.Addr errors are not tested, since nothing goes wrong in such a run. A Locker that
 // returns false for an unknown outcome then passes, and so does one whose calls outlive
@@ -68,9 +71,9 @@
 //
 // # Reading a failure
 //
-// A failed check prints the rules of the contract that it enforces, by their numbers in the documentation
-// of package locker or, for its optional interfaces, in rules.go; then what the check did, what it wanted
-// and got, and what commonly causes this:
+// A failed check prints the rules of the contract that it enforces, by their numbers in the
+// documentation of package locker or, for its optional interfaces, in rules.go; then what the check
+// did, what it wanted and got, and what commonly causes this:
 //
 //	release/after-takeover
 //	  rule          C7 Release works only when the token holds the lock, as one atomic step; the lock is free at once.
@@ -82,9 +85,9 @@
 //	  got           A.Release = true, nil
 //	  common cause  a stale holder's release that deletes its successor's lock.
 //
-// Keys and tokens have short names, k1 and t1; times count from the check's first step. One mistake often
-// fails several checks; then the last line of Run's output names the one to begin with: a wrong answer proves
-// more than a late one or an error.
+// Keys and tokens have short names, k1 and t1; times count from the check's first step. One mistake
+// often fails several checks; then the last line of Run's output names the one to begin with: a
+// wrong answer proves more than a late one or an error.
 //
 // # What a failure means
 //

@@ -85,8 +85,8 @@ func checkOwnerIsToken(e *harness.Env) {
 func checkOneAttempt(e *harness.Env) {
 	key := e.Key()
 	e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
-	// The quickest of several is compared with the quickest of as many that need not wait, up to three times:
-	// a busy machine does not slow down all of them.
+	// The quickest of several is compared with the quickest of as many that need not wait, up to
+	// three times: a busy machine does not slow down all of them.
 	quickest := func(fn func() harness.Call) time.Duration {
 		best := time.Duration(1<<63 - 1)
 		for range 5 {
@@ -110,8 +110,8 @@ func checkOneAttempt(e *harness.Env) {
 // racers is how many goroutines, on three clients, compete for a key.
 const racers = 9
 
-// unknowns counts errors under contention. A Locker may return some when the value changed under it again and
-// again, and on a busy machine many, but not nearly always.
+// unknowns counts errors under contention. A Locker may return some when the value changed under it
+// again and again, and on a busy machine many, but not nearly always.
 type unknowns struct{ calls, errors atomic.Int64 }
 
 func (u *unknowns) saw(e *harness.Env, calls ...harness.Call) {
@@ -177,8 +177,8 @@ func describe(calls []harness.Call) string {
 	return string(b)
 }
 
-// raceForExpired lets a lock expire while racers compete for it, and returns the calls that acquired it and
-// those that were refused after that.
+// raceForExpired lets a lock expire while racers compete for it, and returns the calls that
+// acquired it and those that were refused after that.
 func raceForExpired(e *harness.Env, u *unknowns) (key string, won, lost []harness.Call) {
 	key = e.Key()
 	held := e.A.Must(e.A.Quietly("Acquire", key, harness.RandomToken(), time.Millisecond), true, "the key is fresh")

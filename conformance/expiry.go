@@ -48,7 +48,8 @@ func expiryChecks() []harness.Check {
 	}}
 }
 
-// checkNeverEarly spreads its attempts over all phases of a second, since some backends count whole seconds.
+// checkNeverEarly spreads its attempts over all phases of a second, since some backends count whole
+// seconds.
 func checkNeverEarly(e *harness.Env) {
 	const phases = 8
 	begun := time.Now()
@@ -69,15 +70,15 @@ func checkNeverEarly(e *harness.Env) {
 	seen.enough(e)
 }
 
-// sightings counts, by ttl, the locks that were seen to be held shortly before they expired. If the backend is
-// slower than a ttl, there is none, and the check has shown nothing about that ttl.
+// sightings counts, by ttl, the locks that were seen to be held shortly before they expired. If the
+// backend is slower than a ttl, there is none, and the check has shown nothing about that ttl.
 type sightings struct {
 	mu   sync.Mutex
 	near map[time.Duration]int
 }
 
-// took makes c take over the lock that held acquired, and counts it if an attempt was refused within the last
-// part of its ttl.
+// took makes c take over the lock that held acquired, and counts it if an attempt was refused
+// within the last part of its ttl.
 func (s *sightings) took(c *harness.Client, held harness.Call, last time.Duration) {
 	e, token, near := c.Env, c.Env.Token(), 0
 	window := held.Until().Add(-last)
@@ -101,8 +102,8 @@ func (s *sightings) took(c *harness.Client, held harness.Call, last time.Duratio
 	s.near[held.TTL] += near
 }
 
-// enough tries again for some seconds if a ttl has no sighting, and then ends the check as inconclusive. A ttl as
-// short as a few round trips is excused.
+// enough tries again for some seconds if a ttl has no sighting, and then ends the check as
+// inconclusive. A ttl as short as a few round trips is excused.
 func (s *sightings) enough(e *harness.Env) {
 	for ttl := range s.near {
 		for end := time.Now().Add(10 * time.Second); s.near[ttl] == 0 && ttl > 20*e.Quickest() && time.Now().Before(end); {
@@ -125,8 +126,8 @@ func checkNotLate(e *harness.Env) {
 	})
 }
 
-// checkRoundsUp asks for slightly less than a multiple of the units that a backend may count in, from milliseconds
-// to seconds, and for more than its minimum ttl.
+// checkRoundsUp asks for slightly less than a multiple of the units that a backend may count in,
+// from milliseconds to seconds, and for more than its minimum ttl.
 func checkRoundsUp(e *harness.Env) {
 	e.Each(2, func(i int) {
 		if i == 0 {

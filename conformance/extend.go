@@ -155,8 +155,8 @@ func checkKeepsAlive(e *harness.Env) {
 	})
 }
 
-// afterExpiry lets a lock expire that no other token takes, and checks that op then returns false. Since an
-// expiry may be late, it tries again after longer times.
+// afterExpiry lets a lock expire that no other token takes, and checks that op then returns false.
+// Since an expiry may be late, it tries again after longer times.
 func afterExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
 	for _, extra := range []time.Duration{20 * time.Millisecond, 500 * time.Millisecond, 0} {
 		held := e.A.Takes(e.Key(), e.Token(), 30*time.Millisecond, "the key is fresh")
@@ -174,11 +174,11 @@ func afterExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
 	}
 }
 
-// raceExpiry lets locks expire while their holder does op and another token takes them over. The other token must
-// keep what it has taken over, whatever op returned.
+// raceExpiry lets locks expire while their holder does op and another token takes them over. The
+// other token must keep what it has taken over, whatever op returned.
 func raceExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
-	// How long before the expiry op starts. It adapts until op is in time about every other time, on a machine and
-	// a backend of any speed.
+	// How long before the expiry op starts. It adapts until op is in time about every other time,
+	// on a machine and a backend of any speed.
 	var lead atomic.Int64
 	lead.Store(int64(time.Millisecond))
 	e.Note("repeatedly, A acquires a key for some milliseconds; about when it expires, A makes another call, while B calls " +

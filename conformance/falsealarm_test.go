@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Correct Lockers, each awkward in one way, none of which is against the contract. The suite passes on all
-// of them.
+// The suite must pass on correct Lockers that are unusual in some way.
 
 func TestNoFalseAlarmSlow(t *testing.T) {
 	t.Parallel()
@@ -37,8 +36,8 @@ func TestNoFalseAlarmJitter(t *testing.T) {
 	run(t, mutants.Fakes(func(f *mutants.Fake) { mutants.Slowly(f, jitter, jitter) }))
 }
 
-// One that counts in whole seconds of its own, as memcached does: rounded up, and one more because the
-// current second has begun already.
+// A backend that counts whole seconds, as memcached does: ttls are rounded up, and one is added
+// since the current second has begun already.
 func TestNoFalseAlarmWholeSeconds(t *testing.T) {
 	t.Parallel()
 	c := mutants.Fakes(func(f *mutants.Fake) {
@@ -49,7 +48,7 @@ func TestNoFalseAlarmWholeSeconds(t *testing.T) {
 			now := time.Now()
 			return (ttl + time.Second - 1).Truncate(time.Second) + time.Second - now.Sub(now.Truncate(time.Second))
 		})
-		f.OnWait = nil // whose deadline would be wrong
+		f.OnWait = nil // its deadline would be wrong
 	})
 	lockers := c.New
 	c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
@@ -57,8 +56,8 @@ func TestNoFalseAlarmWholeSeconds(t *testing.T) {
 	run(t, c)
 }
 
-// One on a backend that can only compare and swap: under contention it tries three times, and then does not
-// know.
+// A backend that can only compare and swap: under contention the Locker tries three times, and then
+// returns an error.
 func TestNoFalseAlarmCompareAndSwap(t *testing.T) {
 	t.Parallel()
 	c := mutants.Fakes(mutants.CompareAndSwap)
@@ -67,7 +66,7 @@ func TestNoFalseAlarmCompareAndSwap(t *testing.T) {
 	run(t, c)
 }
 
-// One that cannot express long times and says so.
+// A backend that cannot express long ttls.
 func TestNoFalseAlarmShortTimesOnly(t *testing.T) {
 	t.Parallel()
 	run(t, mutants.Fakes(func(f *mutants.Fake) {
@@ -105,7 +104,7 @@ func TestNoFalseAlarmBusyCores(t *testing.T) {
 	run(t, mutants.Fakes(func(*mutants.Fake) {}))
 }
 
-// Three times at the same time on one backend, with the second as a user that goes first wherever it can.
+// Three runs at the same time on one backend.
 func TestNoFalseAlarmBesideItself(t *testing.T) {
 	t.Parallel()
 	c := mutants.Fakes(func(*mutants.Fake) {})
@@ -122,7 +121,7 @@ func TestNoFalseAlarmBesideItself(t *testing.T) {
 	}
 }
 
-// Optional behaviour that is not there is skipped by name, with the reason, and nothing else is.
+// The checks of missing optional methods are skipped, with the reason, and no others.
 func TestOptional(t *testing.T) {
 	t.Parallel()
 	unsupported := fmt.Errorf("on this backend: %w", errors.ErrUnsupported)
@@ -144,7 +143,7 @@ func TestOptional(t *testing.T) {
 			r := results[ck.Name]
 			assert.False(t, r.Failed(), r.Printed())
 			has := ck.Needs == 0 || ck.Needs == harness.NeedsUnsupportedWait && !s.Lacks(harness.NeedsUnsupportedWait)
-			if ck.Name == "context/no-late-success" { // these Lockers are too quick for it
+			if ck.Name == "context/no-late-success" { // it skips Lockers as quick as these
 				assert.Contains(t, r.Printed(), "takes less than a millisecond")
 				continue
 			}

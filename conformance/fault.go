@@ -9,11 +9,13 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// The fault checks put a proxy between the backend and one client, D, and break its link: on the way of a
-// request, or of a reply, for a moment or for long. A, B and C connect directly and observe the lock.
+// The fault checks put a proxy between the backend and one client, D, and break its link: on the
+// way of a request, or of a reply, for a moment or for long. A, B and C connect directly and
+// observe the lock.
 //
-// An adapter may make any number of requests in an operation. So a fault is tried on the first request of an
-// operation, on the second, and so on, until the operation ends without reaching that request.
+// An adapter may make any number of requests in an operation. So a fault is tried on the first
+// request of an operation, on the second, and so on, until the operation ends without reaching that
+// request.
 
 func faultChecks() []harness.Check {
 	list := slices.Concat(lostReplyChecks(), pausedChecks(), hangChecks(), lateChecks(), brokenLinkChecks(),
@@ -31,7 +33,8 @@ type faulty struct {
 	slow time.Duration // how long an operation takes without a fault
 }
 
-// newFaulty makes a proxy and the client D behind it, and warms it up: connections are open, scripts loaded.
+// newFaulty makes a proxy and the client D behind it, and warms it up: connections are open,
+// scripts loaded.
 func newFaulty(e *harness.Env) *faulty {
 	p := faultproxy.New(e.TB, e.Addr())
 	f := &faulty{Client: e.NewClient("D", e.NewLocker(p.Addr)), p: p}
@@ -46,8 +49,8 @@ func (f *faulty) note() {
 	f.Env.Note("D is on a link that can be broken; A, B and C are not")
 }
 
-// calm waits until the other checks, which all begin at the same time, leave D some of the machine: faults must
-// happen in time.
+// calm waits until the other checks, which all begin at the same time, leave D some of the machine:
+// faults must happen in time.
 func (f *faulty) calm() {
 	for end := time.Now().Add(10 * time.Second); f.slow > 50*time.Millisecond && time.Now().Before(end); {
 		f.Env.Sleep(max(250*time.Millisecond, f.slow))
@@ -79,9 +82,9 @@ func asked(op string, ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// eachStep runs try for the first request of an operation, the second, and so on, until the operation ends
-// without reaching that request. The check is inconclusive if the operation makes no request, or more than
-// maxSteps.
+// eachStep runs try for the first request of an operation, the second, and so on, until the
+// operation ends without reaching that request. The check is inconclusive if the operation makes no
+// request, or more than maxSteps.
 func (f *faulty) eachStep(try func(n int) (reached bool)) {
 	for n := 1; n <= maxSteps; n++ {
 		if !try(n) {
@@ -102,7 +105,8 @@ func (f *faulty) arm(kind faultproxy.Kind, n int) *faultproxy.Fault {
 	return f.p.Arm(kind, n)
 }
 
-// under makes a call while a fault is armed for its nth request, and reports whether it reached that.
+// under makes a call while a fault is armed for its nth request, and reports whether it reached
+// that.
 func (f *faulty) under(kind faultproxy.Kind, n int, op, key, token string, ttl time.Duration) (r harness.Call, reached bool) {
 	x := f.arm(kind, n)
 	r = f.Do(op, key, token, ttl)
@@ -113,8 +117,8 @@ func (f *faulty) under(kind faultproxy.Kind, n int, op, key, token string, ttl t
 	return r, x.Acted()
 }
 
-// insists makes a call until it is not an error: a client may have to find out first which of its connections
-// have ended.
+// insists makes a call until it is not an error: a client may have to find out first which of its
+// connections have ended.
 func (f *faulty) insists(op, key, token string, ttl time.Duration) harness.Call {
 	return f.untilSure(func() harness.Call { return f.Do(op, key, token, ttl) })
 }

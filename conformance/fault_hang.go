@@ -38,7 +38,8 @@ func hangChecks() []harness.Check {
 
 const (
 	hangCtx = 200 * time.Millisecond // the timeout of a call to a server that hangs
-	// hangLate is how late that call may return: less than a second, the shortest I/O timeout in use.
+	// hangLate is how late that call may return: less than a second, the shortest I/O timeout in
+	// use.
 	hangLate = 400 * time.Millisecond
 	// hangTimeout is longer than the I/O timeout of any reasonable client.
 	hangTimeout = 40 * time.Second
@@ -72,8 +73,8 @@ func (f *faulty) hungCalls(held, token string) []hungCall {
 	return calls
 }
 
-// hangDeadline calls all methods at the same time while the server hangs, so that some use an open connection and
-// others dial.
+// hangDeadline calls all methods at the same time while the server hangs, so that some use an open
+// connection and others dial.
 func hangDeadline(e *harness.Env) {
 	f := newFaulty(e)
 	held, token, _ := f.prepared(harness.Long)
@@ -81,8 +82,8 @@ func hangDeadline(e *harness.Env) {
 	e.Note("the server hangs")
 	calls := f.hungCalls(held, token)
 	e.Each(len(calls), func(i int) {
-		// A slow machine may be late once. A call that waits for another timeout is late each time. Only the
-		// slowness of the machine during these calls is an excuse.
+		// A slow machine may be late once. A call that waits for another timeout is late each time.
+		// Only the slowness of the machine during these calls is an excuse.
 		const tries = 4
 		var now harness.Lag
 		measured, stop := context.WithCancel(e.Ctx)
@@ -108,13 +109,15 @@ func hangDeadline(e *harness.Env) {
 	f.healed(held, token)
 }
 
-// timedOut reports whether calls that were late by least to most waited for something other than their ctx, on a
-// machine whose timers were late by at most slowest. A slow machine is not late by the same time each time.
+// timedOut reports whether calls that were late by least to most waited for something other than
+// their ctx, on a machine whose timers were late by at most slowest. A slow machine is not late by
+// the same time each time.
 func timedOut(least, most, slowest time.Duration) bool {
 	return least > hangLate+4*slowest || least > hangLate+slowest && most-least < least/4
 }
 
-// hung makes one call to a server that hangs, and returns how long it took and how late it returned.
+// hung makes one call to a server that hangs, and returns how long it took and how late it
+// returned.
 func (f *faulty) hung(c hungCall) (took, late time.Duration) {
 	ctx, cancel := context.WithTimeout(f.Env.Ctx, hangCtx)
 	defer cancel()
@@ -133,7 +136,8 @@ func (f *faulty) hung(c hungCall) (took, late time.Duration) {
 	return end.Sub(start), late
 }
 
-// failed checks that a call to a server that hangs returned an error, and that it is ctx's if ctx has ended.
+// failed checks that a call to a server that hangs returned an error, and that it is ctx's if ctx
+// has ended.
 func (f *faulty) failed(name string, ok bool, err error, ended bool, cause error) {
 	switch {
 	case err == nil || ok:
@@ -158,8 +162,8 @@ func (f *faulty) healed(held, token string) {
 		"whatever its abandoned Extend did before")
 }
 
-// hangLeak calls all methods repeatedly while the server hangs, and checks that the goroutines that wait for the
-// server end while it still hangs.
+// hangLeak calls all methods repeatedly while the server hangs, and checks that the goroutines that
+// wait for the server end while it still hangs.
 func hangLeak(e *harness.Env) {
 	f := newFaulty(e)
 	held, token, _ := f.prepared(harness.Long)
@@ -188,7 +192,8 @@ func hangLeak(e *harness.Env) {
 	f.healed(held, token)
 }
 
-// hangCancel cancels calls to a server that hangs. They must return within the client's I/O timeout.
+// hangCancel cancels calls to a server that hangs. They must return within the client's I/O
+// timeout.
 func hangCancel(e *harness.Env) {
 	f := newFaulty(e)
 	held, token, _ := f.prepared(harness.Long)

@@ -92,8 +92,8 @@ func (f *faulty) replyAfterCancel() {
 
 const lateTTL = time.Second
 
-// lateAcquire holds back the nth request of an Acquire until its ctx has ended, after d, and then delivers it, after
-// a Release or without one.
+// lateAcquire holds back the nth request of an Acquire until its ctx has ended, after d, and then
+// delivers it, after a Release or without one.
 func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool) {
 	e := f.Env
 	f.warm()
@@ -163,8 +163,8 @@ func (f *faulty) givesUpOn(d time.Duration) {
 	}
 }
 
-// lateRequests is how many requests a client library may need to abandon a call: to roll back, to unwatch, to cancel
-// it on the server.
+// lateRequests is how many requests a client library may need to abandon a call: to roll back, to
+// unwatch, to cancel it on the server.
 const lateRequests = 2
 
 // carriedOut returns when the server has executed the request that was held back.
@@ -178,7 +178,8 @@ func (f *faulty) carriedOut(x *faultproxy.Fault) {
 	}
 }
 
-// lateTryLock is lateAcquire through locker.TryLock, which cleans up after an Acquire of unknown outcome.
+// lateTryLock is lateAcquire through locker.TryLock, which cleans up after an Acquire of unknown
+// outcome.
 func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
 	e := f.Env
 	f.warm()

@@ -8,9 +8,9 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks D pauses between two steps of an operation until the lock has expired and B has it, as if the
-// process were suspended or a packet delayed. An operation that looks at the lock and then changes it harms B,
-// unless the backend refuses the change.
+// In these checks D pauses between two steps of an operation until the lock has expired and B has
+// it, as if the process were suspended or a packet delayed. An operation that looks at the lock and
+// then changes it harms B, unless the backend refuses the change.
 
 func pausedChecks() []harness.Check {
 	const causes = "looking at the lock in one request and changing it in another. Do both in one step of the backend: a " +
@@ -46,8 +46,8 @@ const (
 	pausedAsk = time.Second            // what D's operation asks for
 )
 
-// paused pauses op at its first request, then at its second, and so on, until B has the lock. Then op continues, and
-// B must keep the lock for the ttl that it asked for.
+// paused pauses op at its first request, then at its second, and so on, until B has the lock. Then
+// op continues, and B must keep the lock for the ttl that it asked for.
 func (f *faulty) paused(op string) {
 	f.eachStep(func(n int) bool {
 		for ttl := pausedTTL; ; ttl *= 2 {
@@ -90,8 +90,8 @@ func (f *faulty) takeoverPausedAt(n int) (reached bool) {
 	}
 }
 
-// changePausedAt pauses an Extend or a Release at its nth request. It is not in time if the lock expired
-// before that.
+// changePausedAt pauses an Extend or a Release at its nth request. It is not in time if the lock
+// expired before that.
 func (f *faulty) changePausedAt(op string, n int, ttl time.Duration) (reached, inTime bool) {
 	key, token, lock := f.prepared(ttl)
 	x, result := f.held(n, op, key, token, pausedAsk)
@@ -129,7 +129,8 @@ func (f *faulty) stopped(x *faultproxy.Fault, result <-chan harness.Call) *harne
 // resumed lets B acquire the lock, continues the operation, and checks that B keeps the lock.
 func (f *faulty) resumed(x *faultproxy.Fault, result <-chan harness.Call, key string, expired time.Time) {
 	e, next := f.Env, f.Env.Token()
-	// If the operation has taken effect already, the lock is free, or D's for the ttl that D asked for.
+	// If the operation has taken effect already, the lock is free, or D's for the ttl that D asked
+	// for.
 	if d := time.Now().Add(pausedAsk); d.After(expired) {
 		expired = d
 	}
@@ -153,8 +154,8 @@ func (f *faulty) resumed(x *faultproxy.Fault, result <-chan harness.Call, key st
 	e.C.Releases(key, free.Token, "C has just taken it")
 }
 
-// acquirePaused pauses an Acquire of a held lock at each of its requests until the holder releases the lock, and at
-// the next request until B has taken it.
+// acquirePaused pauses an Acquire of a held lock at each of its requests until the holder releases
+// the lock, and at the next request until B has taken it.
 func (f *faulty) acquirePaused() {
 	f.eachStep(func(n int) bool {
 		e := f.Env

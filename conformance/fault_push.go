@@ -10,8 +10,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks the connection by which a Locker hears of releases and grants is slow, silent, or cannot be
-// established, while requests get through.
+// In these checks the connection by which a Locker hears of releases and grants is slow, silent, or
+// cannot be established, while requests get through.
 
 func pushChecks() []harness.Check {
 	const pushCauses = "a subscription without which the call returns an error, or for which it waits before it asks anything; no " +
@@ -66,11 +66,12 @@ func pushChecks() []harness.Check {
 	}}
 }
 
-// seldom is how long a Locker may sleep between two looks at a lock whose releases it should hear of.
+// seldom is how long a Locker may sleep between two looks at a lock whose releases it should hear
+// of.
 const seldom = 12 * time.Second
 
-// withoutPush lets D wait for a lock, through locker.Lock, while it cannot hear of releases. It calls before first,
-// and after when D has waited for a moment.
+// withoutPush lets D wait for a lock, through locker.Lock, while it cannot hear of releases. It
+// calls before first, and after when D has waited for a moment.
 func withoutPush(e *harness.Env, what string, rest time.Duration, before, after func(f *faulty, connected map[*faultproxy.Link]struct{})) {
 	if !e.Has(harness.NeedsWatch) && !e.Has(harness.NeedsWait) {
 		e.Skip("the Locker is neither a locker.Watcher nor a locker.Waiter")
@@ -85,14 +86,15 @@ func withoutPush(e *harness.Env, what string, rest time.Duration, before, after 
 // requestsAtOnce is more requests than a Wait makes at the same time.
 const requestsAtOnce = 6
 
-// connections makes D connect for several requests at the same time, and returns its connections. A connection
-// that D opens after that is hardly for a request.
+// connections makes D connect for several requests at the same time, and returns its connections. A
+// connection that D opens after that is hardly for a request.
 func (f *faulty) connections() map[*faultproxy.Link]struct{} {
 	f.Env.Each(requestsAtOnce, func(int) { f.insists("Acquire", f.Env.Key(), f.Env.Token(), harness.Long) })
 	return f.p.Connected()
 }
 
-// locksWithoutPush is one try. It returns false if Lock returned an error and this was not the last try.
+// locksWithoutPush is one try. It returns false if Lock returned an error and this was not the last
+// try.
 func locksWithoutPush(e *harness.Env, what string, rest time.Duration, before, after func(f *faulty, connected map[*faultproxy.Link]struct{}),
 	last bool) bool {
 	f := newFaulty(e)
@@ -192,8 +194,9 @@ func delayedGrant(e *harness.Env) {
 	})
 }
 
-// abandonedWaiter cancels a waiter of D while D's requests do not get through, so that it cannot leave the queue,
-// while another waiter of D stays: once with all of D's link broken, and once with D's subscription intact.
+// abandonedWaiter cancels a waiter of D while D's requests do not get through, so that it cannot
+// leave the queue, while another waiter of D stays: once with all of D's link broken, and once with
+// D's subscription intact.
 func abandonedWaiter(e *harness.Env) {
 	e.Each(2, func(i int) {
 		f := newFaulty(e)

@@ -111,8 +111,8 @@ func (f *faulty) extendUnder(kind faultproxy.Kind) {
 	})
 }
 
-// releaseUnder releases a lock while a fault affects the nth request, for each n. A repeated release must not harm
-// the next holder.
+// releaseUnder releases a lock while a fault affects the nth request, for each n. A repeated
+// release must not harm the next holder.
 func (f *faulty) releaseUnder(kind faultproxy.Kind) {
 	f.eachStep(func(n int) bool {
 		key, token, _ := f.prepared(harness.Long)
@@ -137,8 +137,8 @@ func (f *faulty) releaseUnder(kind faultproxy.Kind) {
 	})
 }
 
-// refusedPatience is how long an operation may take to fail while connections are refused. Some clients retry until
-// their context ends.
+// refusedPatience is how long an operation may take to fail while connections are refused. Some
+// clients retry until their context ends.
 const refusedPatience = 5 * time.Second
 
 func connectionRefused(e *harness.Env) {
@@ -182,8 +182,8 @@ func connectionRefused(e *harness.Env) {
 	e.B.Blocked(free, "D holds it")
 }
 
-// hasCause reports whether err wraps the refusal of a connection. A client library may have its own error for that,
-// but mere text, as %v makes it, is not a cause.
+// hasCause reports whether err wraps the refusal of a connection. A client library may have its own
+// error for that, but mere text, as %v makes it, is not a cause.
 func hasCause(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) ||
 		strings.Contains(fmt.Sprint(err), "refused") && reflect.TypeOf(err) != reflect.TypeOf(errors.New(""))

@@ -9,7 +9,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// In these checks a request of D takes effect without a reply, and later answers must agree with that.
+// In these checks a request of D takes effect without a reply, and later answers must agree with
+// that.
 
 func retryChecks() []harness.Check {
 	return []harness.Check{{
@@ -53,8 +54,9 @@ func retryChecks() []harness.Check {
 	}}
 }
 
-// retriedLate drops the reply to the nth request of an Acquire. If the client library then repeats it, the repeated
-// request is held back until the lock that the first one may have acquired is another token's.
+// retriedLate drops the reply to the nth request of an Acquire. If the client library then repeats
+// it, the repeated request is held back until the lock that the first one may have acquired is
+// another token's.
 func (f *faulty) retriedLate(n int) (reached bool) {
 	e := f.Env
 	f.warm()
@@ -98,7 +100,8 @@ func (f *faulty) retriedLate(n int) (reached bool) {
 	return true
 }
 
-// extendAfter extends a lock by ten minutes after a shorter extension, the reply to whose nth request was lost.
+// extendAfter extends a lock by ten minutes after a shorter extension, the reply to whose nth
+// request was lost.
 func (f *faulty) extendAfter(n int) (reached bool) {
 	e := f.Env
 	const short = 800 * time.Millisecond
@@ -124,8 +127,8 @@ func (f *faulty) extendAfter(n int) (reached bool) {
 	return true
 }
 
-// extendLost extends a lock of some seconds by ten minutes while its nth request is lost. Once Extend has returned
-// true, immediately or when repeated, the lock must outlive those seconds.
+// extendLost extends a lock of some seconds by ten minutes while its nth request is lost. Once
+// Extend has returned true, immediately or when repeated, the lock must outlive those seconds.
 func (f *faulty) extendLost(kind faultproxy.Kind, n int) (reached bool) {
 	e := f.Env
 	e.InTime("D extends a lock of some seconds while its request is lost", func(scale time.Duration) bool {
@@ -158,9 +161,10 @@ func (f *faulty) extendLost(kind faultproxy.Kind, n int) (reached bool) {
 	return reached
 }
 
-// extendQueued hands a lock along D's waiters, one of which, after so many others, extends it without a reply. Only
-// a request with a token of a holder is affected, not one by which a waiter looks at the lock. The verdict is
-// unclear if the waiters are not served in the order in which they called Wait.
+// extendQueued hands a lock along D's waiters, one of which, after so many others, extends it
+// without a reply. Only a request with a token of a holder is affected, not one by which a waiter
+// looks at the lock. The verdict is unclear if the waiters are not served in the order in which
+// they called Wait.
 func (f *faulty) extendQueued(others int, rest time.Duration) harness.Verdict {
 	e := f.Env
 	const short = time.Second

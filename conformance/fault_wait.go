@@ -128,8 +128,8 @@ func watchBackoff(e *harness.Env) {
 	f.Watches(e.Ctx, e.Key())
 	e.Note("D's connections are cut, and so is each new one")
 	f.p.Slam()
-	// D is compared with a client that dials every 10ms. A period in which that client hardly dials, since the
-	// machine is slow, shows nothing.
+	// D is compared with a client that dials every 10ms. A period in which that client hardly
+	// dials, since the machine is slow, shows nothing.
 	other := faultproxy.New(e.TB, e.Addr())
 	other.Slam()
 	const window, rest = 500 * time.Millisecond, 10 * time.Millisecond
@@ -180,8 +180,8 @@ func (f *faulty) waited(result <-chan harness.Call) harness.Call {
 	}
 }
 
-// waitedWell checks that D holds the lock if w returned a deadline, and that the lock is free once D has released it,
-// or its ttl has passed.
+// waitedWell checks that D holds the lock if w returned a deadline, and that the lock is free once
+// D has released it, or its ttl has passed.
 func (f *faulty) waitedWell(w harness.Call) {
 	e := f.Env
 	if w.Err == nil {
@@ -198,9 +198,9 @@ func (f *faulty) waitedWell(w harness.Call) {
 	e.C.Releases(w.Key, c.Token, "C has just taken it")
 }
 
-// joinsQueue returns when D has been quiet for a moment after a request: then its Wait, whose outcome result will
-// get, is in the queue. A Wait that polls is never quiet, and gets some time. If it has sent nothing, or has
-// returned, the check is inconclusive.
+// joinsQueue returns when D has been quiet for a moment after a request: then its Wait, whose
+// outcome result will get, is in the queue. A Wait that polls is never quiet, and gets some time.
+// If it has sent nothing, or has returned, the check is inconclusive.
 func (f *faulty) joinsQueue(result <-chan harness.Call) {
 	first, _ := f.p.Count()
 	before, quiet := first, time.Now()
@@ -257,8 +257,8 @@ func waitReplyLost(e *harness.Env) {
 	}
 }
 
-// waiterCrash lets D join the queue before B and then disappear: as a process that is killed, whose connections end,
-// and as a machine that fails, whose connections stay.
+// waiterCrash lets D join the queue before B and then disappear: as a process that is killed, whose
+// connections end, and as a machine that fails, whose connections stay.
 func waiterCrash(e *harness.Env) {
 	e.Each(2, func(i int) {
 		f := newFaulty(e)

@@ -13,10 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testMutants runs the checks against each of the mutants, several of them at the same time, since checks
-// mostly wait. Races need a processor at the right moment, and what a broken Locker does on a busy machine
-// is not always foreseeable. So results that differ from the mutant's lists are repeated when the others are
-// done, and must be right once. Correct Lockers get no second chance: see TestNoFalseAlarm….
+// testMutants runs the checks against each of the mutants, several of them at the same time, since
+// checks mostly wait. Races need a processor at the right moment, and what a broken Locker does on
+// a busy machine is not always foreseeable. So results that differ from the mutant's lists are
+// repeated when the others are done, and must be right once. Correct Lockers get no second chance:
+// see TestNoFalseAlarm….
 func testMutants(t *testing.T, list []mutants.Mutant) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, 16)
@@ -36,8 +37,8 @@ func testMutants(t *testing.T, list []mutants.Mutant) {
 	}
 }
 
-// judge runs the checks of list against m, except those that m may fail, whose results prove nothing. It
-// returns, by the name of the check, which results are wrong.
+// judge runs the checks of list against m, except those that m may fail, whose results prove
+// nothing. It returns, by the name of the check, which results are wrong.
 func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string {
 	t.Helper()
 	listed := func(patterns []string, name string) bool {
@@ -93,7 +94,8 @@ func matches(pattern, name string) bool {
 	return name == pattern || ok && strings.HasPrefix(name, group)
 }
 
-// The tests of mutants are not parallel to others, which would take the processor that a race needs.
+// The tests of mutants are not parallel to others, which would take the processor that a race
+// needs.
 
 func TestMutants(t *testing.T) { testMutants(t, mutants.Local()) }
 

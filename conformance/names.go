@@ -78,8 +78,8 @@ func checkIndependent(e *harness.Env) {
 	e.C.Extends(k2, t1, harness.Long, "C holds it; A released another key with the same token")
 }
 
-// variations returns names that differ slightly from base and from each other. The last byte of base is a
-// lower-case letter.
+// variations returns names that differ slightly from base and from each other. The last byte of
+// base is a lower-case letter.
 func variations(base string) []string {
 	lengthy := base + strings.Repeat("l", nameLimit-len(base)-1)
 	names := []string{
@@ -104,8 +104,8 @@ func variations(base string) []string {
 	return slices.Compact(names)
 }
 
-// foldings returns names that are equal when read as paths, URLs or markup, or compared by a collation: repeated
-// separators, empty segments, escapes, invisible characters.
+// foldings returns names that are equal when read as paths, URLs or markup, or compared by a
+// collation: repeated separators, empty segments, escapes, invisible characters.
 func foldings(base string) []string {
 	var names []string
 	for _, sep := range []string{":", "/", ".", "-", "_", "|", ",", ";", "#", "@", "=", "&", "~", " ", `\`} {
@@ -125,8 +125,9 @@ func foldings(base string) []string {
 		base+"1", base+"01", base+"1.0", base+"+1", base+"1e0", "\ufeff"+base, base+"\tb", base+"  b", base+"\n\nb")
 }
 
-// numbers returns names that are the same few numbers in different notations, or when rounded to the 53 bits of a
-// float. The numbers are random, so that other runs on the same backend do not use them.
+// numbers returns names that are the same few numbers in different notations, or when rounded to
+// the 53 bits of a float. The numbers are random, so that other runs on the same backend do not use
+// them.
 func numbers() []string {
 	n := 1e17 + rand.Uint64N(9e17) // of 18 digits
 	s := strconv.FormatUint(n, 10)
@@ -188,8 +189,8 @@ func checkHashCollisions(e *harness.Env) {
 	distinct(e, slices.Compact(names), "only another name is held, which collides with it in some 32-bit hash")
 }
 
-// fnvTwins returns two names that begin with base and, with prefix before them, collide in FNV-1a, or in FNV-1,
-// which multiplies first. Among some hundred thousand names there is such a pair.
+// fnvTwins returns two names that begin with base and, with prefix before them, collide in FNV-1a,
+// or in FNV-1, which multiplies first. Among some hundred thousand names there is such a pair.
 func fnvTwins(prefix, base string, multiplyFirst bool) []string {
 	add := func(h uint32, s string) uint32 {
 		for i := range len(s) {

@@ -1,9 +1,9 @@
 package conformance
 
-// The contract of package locker, sentence by sentence, as its documentation states it: C for all of
-// [locker.Locker], A, E and R for Acquire, Extend and Release, W for [locker.Watcher], Q for the queue of
-// [locker.Waiter], F for [locker.Fencer]. Each sentence begins with its number, by which failures refer to
-// it. TestRules compares them with locker.go.
+// The contract of package locker, sentence by sentence, as its documentation states it: C for all
+// of [locker.Locker], A, E and R for Acquire, Extend and Release, W for [locker.Watcher], Q for the
+// queue of [locker.Waiter], F for [locker.Fencer]. Each sentence begins with its number, by which
+// failures refer to it. TestRules compares them with locker.go.
 const (
 	c1OneAttempt = "C1 One attempt. No method waits for a holder, sleeps, or retries on contention."
 	c1OwnSteps   = "C1 It may repeat its own steps up to three times when the value changed under it, and then " +

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRules compares the sentences in rules.go with the documentation in locker.go: together, in their
-// order, those of a number are what is documented, and nothing that is documented is missing.
+// TestRules compares the sentences in rules.go with the documentation in locker.go: together, in
+// their order, those of a number are what is documented, and nothing that is documented is missing.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	documented := documentation(t, "../locker.go")
@@ -89,8 +89,8 @@ func constant(t *testing.T, e ast.Expr) string {
 	return ""
 }
 
-// documentation returns the contract: the list of C rules by number, and the texts of the interfaces and
-// their methods by letter.
+// documentation returns the contract: the list of C rules by number, and the texts of the
+// interfaces and their methods by letter.
 func documentation(t *testing.T, name string) map[string]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)

@@ -143,7 +143,8 @@ func checkWaitUnsupported(e *harness.Env) {
 func checkWaitDeadline(e *harness.Env) {
 	by := []string{"release", "expiry"}
 	e.Each(len(by), func(i int) {
-		// A first request that is delayed until the lock is free acquires it with a deadline that has passed.
+		// A first request that is delayed until the lock is free acquires it with a deadline that
+		// has passed.
 		const tries = 2
 		for try := 1; ; try++ {
 			var want, got string
@@ -160,8 +161,9 @@ func checkWaitDeadline(e *harness.Env) {
 	})
 }
 
-// grantedUntil makes B wait for A's lock until that is released or expires. It checks that B holds the lock until
-// its deadline, and returns what is wrong if the deadline has passed when the lock is granted.
+// grantedUntil makes B wait for A's lock until that is released or expires. It checks that B holds
+// the lock until its deadline, and returns what is wrong if the deadline has passed when the lock
+// is granted.
 func grantedUntil(e *harness.Env, by string) (want, got string) {
 	const ttl, hold = 1500 * time.Millisecond, 3500 * time.Millisecond // longer than ttl, and than it takes to join
 	key, t1, t2 := e.Key(), e.Token(), e.Token()
@@ -195,8 +197,8 @@ func checkWaitOwnTTL(e *harness.Env) {
 	})
 }
 
-// servedForOwnTTL makes B wait with two different ttls. The first one to be served keeps the lock until it
-// expires. The verdict is unclear if that is the second waiter.
+// servedForOwnTTL makes B wait with two different ttls. The first one to be served keeps the lock
+// until it expires. The verdict is unclear if that is the second waiter.
 func servedForOwnTTL(e *harness.Env, ttls []time.Duration, rest time.Duration) harness.Verdict {
 	q := newQueue(e, harness.Long, rest, ttls...)
 	defer q.leave()
@@ -212,7 +214,8 @@ func servedForOwnTTL(e *harness.Env, ttls []time.Duration, rest time.Duration) h
 		return harness.Wrong(fmt.Sprintf("a deadline about %v after A's Release at %s: the first waiter asked for that", ttl, e.At(released.Start)),
 			fmt.Sprintf("it is at %s", e.At(w.Deadline)))
 	}
-	// C may acquire the lock next, or the second waiter: not before the deadline, and soon after it.
+	// C may acquire the lock next, or the second waiter: not before the deadline, and soon after
+	// it.
 	why := fmt.Sprintf("the first waiter asked for %v, and its Wait returned the deadline %s", ttl, e.At(w.Deadline))
 	token := e.Token()
 	for {

@@ -40,7 +40,8 @@ func checkWaitCancel(e *harness.Env) {
 	})
 }
 
-// checkWaitCancelStress lets many waiters join and leave at random, and some stay until they are served.
+// checkWaitCancelStress lets many waiters join and leave at random, and some stay until they are
+// served.
 func checkWaitCancelStress(e *harness.Env) {
 	key := e.Key()
 	const ttl = harness.Long // after a lost grant no waiter is served

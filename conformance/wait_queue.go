@@ -24,7 +24,8 @@ type queue struct {
 	cancel  context.CancelFunc
 }
 
-// newQueue lets A take a fresh key and waiters on B join, one rest after the other, each with its ttl.
+// newQueue lets A take a fresh key and waiters on B join, one rest after the other, each with its
+// ttl.
 func newQueue(e *harness.Env, held, rest time.Duration, ttls ...time.Duration) *queue {
 	q := &queue{e: e, key: e.Key()}
 	q.holder = e.A.Takes(q.key, e.Token(), held, "the key is fresh")
@@ -64,8 +65,8 @@ func (q *queue) first(due time.Time, why string) (n int, w harness.Call) {
 	return s.n, s.w
 }
 
-// serve waits until every waiter was served, and returns their order. Each releases the lock when it has it, or
-// vanishes.
+// serve waits until every waiter was served, and returns their order. Each releases the lock when
+// it has it, or vanishes.
 func (q *queue) serve(vanish bool) string {
 	type served struct {
 		n        int
@@ -151,8 +152,8 @@ func checkWaitNoBarging(e *harness.Env) {
 	})
 }
 
-// barges lets B wait in the queue and call Acquire with another token while A releases the lock. It reports
-// whether the Acquire overtook the waiter.
+// barges lets B wait in the queue and call Acquire with another token while A releases the lock. It
+// reports whether the Acquire overtook the waiter.
 func barges(e *harness.Env, rest time.Duration) bool {
 	key, t1, t2, t3 := e.Key(), e.Token(), e.Token(), e.Token()
 	e.A.Takes(key, t1, harness.Long, "the key is fresh")
@@ -248,8 +249,8 @@ func checkWaitKeepsPlace(e *harness.Env) {
 	})
 }
 
-// checkWaitHeadLeaves lets the head of the queue leave, and then the holder vanish, while no other call looks at
-// the lock.
+// checkWaitHeadLeaves lets the head of the queue leave, and then the holder vanish, while no other
+// call looks at the lock.
 func checkWaitHeadLeaves(e *harness.Env) {
 	behind := e.Clients()[1:] // where the next waiter stands
 	e.Each(2*len(behind), func(i int) {

@@ -18,7 +18,8 @@ const (
 	HoldRequest Kind = iota
 	// HoldReply holds back the reply until Release.
 	HoldReply
-	// DropReply ends the connection instead of delivering the reply, once the server has executed the request.
+	// DropReply ends the connection instead of delivering the reply, once the server has executed
+	// the request.
 	DropReply
 	// HalfReply delivers the first half of the reply and ends the connection.
 	HalfReply
@@ -73,7 +74,8 @@ func newFault(kind Kind, n int) *Fault {
 	return &Fault{kind: kind, left: n, Hit: make(chan struct{}), goOn: make(chan struct{}), Answered: make(chan struct{})}
 }
 
-// Release delivers what is held back. It may be called repeatedly, and before anything is held back.
+// Release delivers what is held back. It may be called repeatedly, and before anything is held
+// back.
 func (f *Fault) Release() { f.released.Do(func() { close(f.goOn) }) }
 
 func (f *Fault) finish() { f.finished.Do(func() { close(f.Answered) }) }
@@ -163,8 +165,9 @@ func (l *Link) request(b []byte) bool {
 	return err == nil
 }
 
-// endCleanly closes the client's connection with a FIN, and then both connections. It reads what the client sends
-// until that hangs up, since closing a socket with unread bytes resets the connection.
+// endCleanly closes the client's connection with a FIN, and then both connections. It reads what
+// the client sends until that hangs up, since closing a socket with unread bytes resets the
+// connection.
 func (l *Link) endCleanly() {
 	l.wasCut.Store(true)
 	l.client.CloseWrite()
@@ -173,8 +176,8 @@ func (l *Link) endCleanly() {
 	l.cut()
 }
 
-// begin notes bytes of the client, and returns the fault that affects the request that they begin, if any. A fault on
-// the reply is kept for the reply.
+// begin notes bytes of the client, and returns the fault that affects the request that they begin,
+// if any. A fault on the reply is kept for the reply.
 func (l *Link) begin(b []byte) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +202,8 @@ func (l *Link) begin(b []byte) *Fault {
 	return nil
 }
 
-// hangUp tells the server that the client has hung up, after the server has executed what was held back.
+// hangUp tells the server that the client has hung up, after the server has executed what was held
+// back.
 func (l *Link) hangUp() {
 	l.mu.Lock()
 	f, open := l.fault, l.open
@@ -251,7 +255,8 @@ func (l *Link) reply(b []byte) bool {
 	l.mu.Unlock()
 	if f != nil && !f.kind.onRequest() {
 		close(f.Hit)
-		// A reply may arrive in pieces, and a pipeline may be answered before all of it has been executed.
+		// A reply may arrive in pieces, and a pipeline may be answered before all of it has been
+		// executed.
 		b = l.rest(b)
 		switch f.kind {
 		case HoldReply:

@@ -1,5 +1,5 @@
-// Package faultproxy is a TCP proxy that injects faults: it drops, holds back, delays and corrupts requests and
-// replies, and cuts, hangs and refuses connections.
+// Package faultproxy is a TCP proxy that injects faults: it drops, holds back, delays and corrupts
+// requests and replies, and cuts, hangs and refuses connections.
 package faultproxy
 
 import (
@@ -13,15 +13,17 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy between a Locker and its backend that breaks the link on command, deterministically: a fault
-// affects the nth request after it is armed, or the whole link from when it is set.
+// Proxy is a TCP proxy between a Locker and its backend that breaks the link on command,
+// deterministically: a fault affects the nth request after it is armed, or the whole link from when
+// it is set.
 //
-// It knows no protocol. A request is a burst of bytes from the client: it begins with the first byte on a new
-// connection, or after bytes from the server, and includes all bytes until the server answers. So a pipeline is one
-// request. Requests are counted over all connections; faults are armed while these are idle, after a warm-up.
+// It knows no protocol. A request is a burst of bytes from the client: it begins with the first
+// byte on a new connection, or after bytes from the server, and includes all bytes until the server
+// answers. So a pipeline is one request. Requests are counted over all connections; faults are
+// armed while these are idle, after a warm-up.
 //
-// A request that was held back is delivered to the server when it is released, even if the client has hung up
-// meanwhile, as a network may deliver late.
+// A request that was held back is delivered to the server when it is released, even if the client
+// has hung up meanwhile, as a network may deliver late.
 type Proxy struct {
 	Addr   string // where it listens
 	target string // the backend
@@ -72,8 +74,8 @@ func (p *Proxy) Count() (requests, connections int) {
 	return p.requests, p.accepted
 }
 
-// Arm makes the nth request from now on, counted from 1, run into a fault. It replaces the fault that was armed
-// before.
+// Arm makes the nth request from now on, counted from 1, run into a fault. It replaces the fault
+// that was armed before.
 func (p *Proxy) Arm(kind Kind, n int) *Fault {
 	f := newFault(kind, n)
 	p.mu.Lock()
@@ -116,8 +118,8 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.latency = d
 }
 
-// Hang makes the server seem to hang: connections are accepted and bytes received, but nothing is done or answered
-// until Heal.
+// Hang makes the server seem to hang: connections are accepted and bytes received, but nothing is
+// done or answered until Heal.
 func (p *Proxy) Hang() { p.shut(&p.gate) }
 
 // Deafen holds back what the server sends until Heal. Requests get through.
@@ -144,8 +146,8 @@ func (p *Proxy) Connected() map[*Link]struct{} {
 	return maps.Clone(p.links)
 }
 
-// HangOthers makes the open connections hang until Heal, except those in but. New ones work. It returns how many
-// connections hang.
+// HangOthers makes the open connections hang until Heal, except those in but. New ones work. It
+// returns how many connections hang.
 func (p *Proxy) HangOthers(but map[*Link]struct{}) (n int) {
 	others := p.Connected()
 	maps.DeleteFunc(others, func(l *Link, _ struct{}) bool { _, ok := but[l]; return ok })
@@ -203,7 +205,8 @@ func (p *Proxy) RefuseDials() {
 	}
 }
 
-// Heal ends the effects of all methods above and takes back the fault that is armed. What was held back is delivered.
+// Heal ends the effects of all methods above and takes back the fault that is armed. What was held
+// back is delivered.
 func (p *Proxy) Heal(tb testing.TB) {
 	tb.Helper()
 	p.Disarm()
@@ -308,7 +311,8 @@ func (p *Proxy) connect(ln net.Listener, client *net.TCPConn) {
 	both.Wait()
 }
 
-// flow returns when bytes of l, a reply or not, may be forwarded, and false when the proxy is closed meanwhile.
+// flow returns when bytes of l, a reply or not, may be forwarded, and false when the proxy is
+// closed meanwhile.
 func (p *Proxy) flow(l *Link, reply bool) bool {
 	for {
 		p.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lineServer answers every line "x" with "did x", and knows what it has done.
+// lineServer answers every line "x" with "did x", and records what it has done.
 type lineServer struct {
 	addr string
 
@@ -180,7 +180,7 @@ func TestProxyDropsTheNthReply(t *testing.T) {
 	dial(t, p).ask("e")
 }
 
-// All of a pipeline is done before its reply is dropped, and none of it is answered.
+// All of a pipeline is executed before its reply is dropped, and none of it is answered.
 func TestProxyDropsTheReplyToAPipeline(t *testing.T) {
 	s, p := proxied(t)
 	c := dial(t, p)
@@ -211,7 +211,7 @@ func TestProxyHoldsARequest(t *testing.T) {
 	c.ask("c")
 }
 
-// What is held is delivered although nobody waits for it any more.
+// A request that is held back is delivered even if the client has hung up.
 func TestProxyDeliversLateForAClientThatHungUp(t *testing.T) {
 	t.Parallel()
 	for _, linger := range []int{-1, 0} { // FIN and RST
@@ -382,7 +382,7 @@ func TestProxyDelays(t *testing.T) {
 	c.ask("b")
 }
 
-// A backend that is down looks like one: the connection ends.
+// If the backend is down, the connection ends.
 func TestProxyBeforeADeadBackend(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -393,7 +393,7 @@ func TestProxyBeforeADeadBackend(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// close comes back from any state, and disarm takes back.
+// close returns in any state.
 func TestProxyEnds(t *testing.T) {
 	s, p := proxied(t)
 	c := dial(t, p)

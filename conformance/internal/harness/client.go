@@ -8,8 +8,8 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Client is a Locker with a name. Each of its methods makes one call and adds it to the history. Those that
-// are verbs in the third person also check the answer, and end the check if it is wrong.
+// Client is a Locker with a name. Each of its methods makes one call and adds it to the history.
+// Those that are verbs in the third person also check the answer, and end the check if it is wrong.
 type Client struct {
 	Name   string
 	Locker locker.Locker
@@ -99,8 +99,8 @@ func (c *Client) record(ctx context.Context, r Call) Call {
 	return r
 }
 
-// Quietly is Do for checks that make the same calls very often: the call is added to the history only if
-// the check fails because of it.
+// Quietly is Do for checks that make the same calls very often: the call is added to the history
+// only if the check fails because of it.
 func (c *Client) Quietly(op, key, token string, ttl time.Duration) Call {
 	ctx, cancel := context.WithTimeout(c.Env.Ctx, OpTimeout)
 	defer cancel()
@@ -252,8 +252,9 @@ func (c *Client) Must(r Call, ok bool, why string) Call {
 	return r
 }
 
-// plausible ends the check unless the deadline of a Wait is about its ttl after a moment during the Wait. A Locker may
-// deduct something for safety, and the backend may keep the lock a little longer.
+// plausible ends the check unless the deadline of a Wait is about its ttl after a moment during the
+// Wait. A Locker may deduct something for safety, and the backend may keep the lock a little
+// longer.
 func (c *Client) plausible(r Call) {
 	c.Env.TB.Helper()
 	earliest, latest := r.Start.Add(r.TTL/2), r.End.Add(r.TTL+c.Env.Granularity()+10*time.Millisecond)
@@ -275,15 +276,16 @@ func (c *Client) Answers(r Call) Call {
 	return r
 }
 
-// TakesOver polls until it has acquired a lock that held took: not before held's ttl has passed since held
-// started, and no later than Slack after its ttl has passed since held returned.
+// TakesOver polls until it has acquired a lock that held took: not before held's ttl has passed
+// since held started, and no later than Slack after its ttl has passed since held returned.
 func (c *Client) TakesOver(held Call, token string, ttl time.Duration) Call {
 	c.Env.TB.Helper()
 	return c.TakesWhen(held.Key, token, ttl, held.Until(), held.End.Add(held.TTL),
 		fmt.Sprintf("%s.%s started at %s and asked for %v", held.Client.Name, held.Op, c.Env.At(held.Start), held.TTL))
 }
 
-// TakesWhen polls until it has acquired key: not before earliest, and no later than Slack after latest.
+// TakesWhen polls until it has acquired key: not before earliest, and no later than Slack after
+// latest.
 func (c *Client) TakesWhen(key, token string, ttl time.Duration, earliest, latest time.Time, why string) Call {
 	c.Env.TB.Helper()
 	return c.takesWithin(key, token, ttl, earliest, latest, c.Env.Slack, why)
@@ -323,8 +325,8 @@ func (c *Client) Polls(key, token string, ttl time.Duration) Call {
 	return c.poll("Acquire", key, token, ttl)
 }
 
-// PollRest is how long to sleep after poll r: longer the further moment is away, before and after it, and the
-// slower the backend.
+// PollRest is how long to sleep after poll r: longer the further moment is away, before and after
+// it, and the slower the backend.
 func PollRest(r Call, moment time.Time) time.Duration {
 	rest := time.Until(moment) / 40
 	if rest < 0 {

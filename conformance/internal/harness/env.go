@@ -17,8 +17,8 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Env is what a check works with: three clients of one backend, names that nothing else uses, and the
-// history of its calls.
+// Env is what a check works with: three clients of one backend, names that nothing else uses, and
+// the history of its calls.
 type Env struct {
 	TB      testing.TB // may be failed from any goroutine of the check
 	Ctx     context.Context
@@ -103,15 +103,15 @@ func (e *Env) Show(c Call) { e.history.show(c) }
 // Forget clears the history, if what follows is independent of what was done before.
 func (e *Env) Forget() { e.history.forget() }
 
-// Patience is how late an event may be that does not depend on an expiry. It grows with the slowness that
-// this run has observed.
+// Patience is how late an event may be that does not depend on an expiry. It grows with the
+// slowness that this run has observed.
 func (e *Env) Patience() time.Duration { return e.suite.lag.allowance() }
 
 // Slack is how late an expiry may be.
 func (e *Env) Slack() time.Duration { return e.Granularity() + e.Patience() }
 
-// Fail ends the check. Want and got are for a reader who does not know the check. Only the first failure of
-// a check is printed: those that other goroutines run into usually follow from it.
+// Fail ends the check. Want and got are for a reader who does not know the check. Only the first
+// failure of a check is printed: those that other goroutines run into usually follow from it.
 func (e *Env) Fail(want, got string) {
 	e.TB.Helper()
 	e.FailAbout("", want, got)
@@ -170,8 +170,8 @@ func (e *Env) Inconclusive(format string, args ...any) {
 // Skip ends the check, which does not apply to this Locker.
 func (e *Env) Skip(reason string) { e.rec.skipFor(reason) }
 
-// InTime calls try, which must do something before a lock expires, with longer and longer times until it
-// was in time.
+// InTime calls try, which must do something before a lock expires, with longer and longer times
+// until it was in time.
 func (e *Env) InTime(what string, try func(scale time.Duration) (inTime bool)) {
 	const longest = 16
 	for scale := time.Duration(1); scale <= longest; scale *= 2 {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// LeakLabel is the profiler label that identifies the goroutines of a check: a goroutine inherits it from the one that
-// started it.
+// LeakLabel is the profiler label that identifies the goroutines of a check: a goroutine inherits
+// it from the one that started it.
 const LeakLabel = "conformance"
 
 // labelled returns the number and the stacks of the goroutines whose label is id.
@@ -32,8 +32,9 @@ func labelled(id string) (n int, stacks string) {
 	return n, strings.Join(found, "\n\n")
 }
 
-// Settles waits until at most limit goroutines are left that the check has started, directly or indirectly, apart from
-// the caller, or until patience has passed. It returns their number and stacks.
+// Settles waits until at most limit goroutines are left that the check has started, directly or
+// indirectly, apart from the caller, or until patience has passed. It returns their number and
+// stacks.
 func (e *Env) Settles(limit int, patience time.Duration) (n int, stacks string) {
 	n, stacks = e.SettlesAs(e.ID, limit+1, patience)
 	return n - 1, stacks

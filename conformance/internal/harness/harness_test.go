@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is wrong with a Config is one clear failure at the start.
+// An invalid Config is one clear error.
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	good := inMemory()
@@ -61,7 +61,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// What is inconclusive beside the others is run again by itself, as often as it may; what is to be alone is.
+// A check that is inconclusive beside others is run again alone, and a check that must be alone is.
 func TestInconclusive(t *testing.T) {
 	t.Parallel()
 	var runs, active, others atomic.Int64
@@ -102,7 +102,8 @@ func TestInconclusive(t *testing.T) {
 	assert.LessOrEqual(t, others.Load(), int64(1), "self/later may be beside self/busy the first time")
 }
 
-// A wrong answer comes before a late one, a check without faults before one with them, and then a direct one.
+// A wrong answer comes before a late one, a check without faults before one with them, and then a
+// direct one.
 func TestPlainest(t *testing.T) {
 	t.Parallel()
 	list := []Check{{Name: "wait/a"}, {Name: "wait/b"}, {Name: "exclusion/direct", Direct: true},
@@ -218,7 +219,7 @@ func TestRecorder(t *testing.T) {
 	assert.NotContains(t, r.Printed(), "reached")
 }
 
-// A goroutine is found by its check, however far down it was started, and no other is.
+// The goroutines of a check are found even if they were started indirectly, and no others are.
 func TestGoroutines(t *testing.T) {
 	t.Parallel()
 	stop := make(chan struct{})

@@ -12,8 +12,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/faultproxy"
 )
 
-// probe detects before any check what would fail them all: a backend that does not answer, Lockers that do not share
-// a backend, and missing optional methods.
+// probe detects before any check what would fail them all: a backend that does not answer, Lockers
+// that do not share a backend, and missing optional methods.
 func (s *Suite) probe() error {
 	ctx, cancel := context.WithTimeout(context.Background(), OpTimeout)
 	defer cancel()
@@ -47,8 +47,8 @@ func (s *Suite) probe() error {
 	return nil
 }
 
-// apart reports whether b is on another backend than the Locker A on which token was acquired. A broken Locker may
-// let b in as well; but if both then hold the lock, there are two locks.
+// apart reports whether b is on another backend than the Locker A on which token was acquired. A
+// broken Locker may let b in as well; but if both then hold the lock, there are two locks.
 func (s *Suite) apart(ctx context.Context, b locker.Locker, key, token string, ttl time.Duration) (bool, error) {
 	a, other := s.Lockers[0], RandomToken()
 	released, err := b.Release(ctx, key, token)
@@ -98,8 +98,8 @@ func (s *Suite) probeNetwork(tb testing.TB) error {
 	return nil
 }
 
-// probeOptional records which optional interfaces cannot be checked, and why. Errors other than errors.ErrUnsupported
-// are left to the checks.
+// probeOptional records which optional interfaces cannot be checked, and why. Errors other than
+// errors.ErrUnsupported are left to the checks.
 func (s *Suite) probeOptional(ctx context.Context) {
 	l, key, token := s.Lockers[0], RandomKey(), RandomToken()
 	ctx, cancel := context.WithCancel(ctx)

@@ -25,8 +25,8 @@ func (e *Env) Race(n int, attempt func(i int) Call) []Call {
 	return calls
 }
 
-// Each runs fn n times at the same time and returns when all calls have. If one of them ended the check,
-// Each does not return.
+// Each runs fn n times at the same time and returns when all calls have. If one of them ended the
+// check, Each does not return.
 func (e *Env) Each(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -54,8 +54,8 @@ func (e *Env) Until(rounds int, budget time.Duration, round func()) {
 	}
 }
 
-// Lanes is Until in several goroutines at a time: in more if the backend's granularity is coarse, since then
-// rounds mostly wait.
+// Lanes is Until in several goroutines at a time: in more if the backend's granularity is coarse,
+// since then rounds mostly wait.
 func (e *Env) Lanes(rounds int, budget time.Duration, round func()) {
 	lanes := 2
 	if e.Granularity() > 50*time.Millisecond {
@@ -64,7 +64,8 @@ func (e *Env) Lanes(rounds int, budget time.Duration, round func()) {
 	e.Each(lanes, func(int) { e.Until(rounds/lanes, budget, round) })
 }
 
-// Near sleeps between two attempts at what should happen at moment: briefly, and longer the later it is.
+// Near sleeps between two attempts at what should happen at moment: briefly, and longer the later
+// it is.
 func (e *Env) Near(moment time.Time) {
 	rest := 50 * time.Microsecond
 	if late := time.Since(moment); late > 5*time.Millisecond {

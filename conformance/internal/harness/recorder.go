@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Recorder is the testing.TB of a check. It records the check's output and result, so that the suite can print them
-// in one piece, and tests can examine them. Unlike those of a testing.T, its FailNow and SkipNow may be called from
-// any goroutine, which they end.
+// Recorder is the testing.TB of a check. It records the check's output and result, so that the
+// suite can print them in one piece, and tests can examine them. Unlike those of a testing.T, its
+// FailNow and SkipNow may be called from any goroutine, which they end.
 type Recorder struct {
 	testing.TB // of the suite, for TempDir and the like
 

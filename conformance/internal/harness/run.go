@@ -15,7 +15,8 @@ func Run(t *testing.T, c Config, list []Check) {
 		t.Fatalf("conformance: %v", err)
 	}
 	strict := os.Getenv(strictVariable) == "strict"
-	// t.Parallel would run no more subtests at a time than there are processors, and checks mostly wait.
+	// t.Parallel would run no more subtests at a time than there are processors, and checks mostly
+	// wait.
 	var all, named sync.WaitGroup
 	var order turns
 	named.Add(len(list))
@@ -59,15 +60,15 @@ const strictVariable = "LOCKER_CONFORMANCE"
 // tries is how often a check is run at most while it is inconclusive.
 const tries = 4
 
-// turns orders the checks of a run: first those that may run beside others, all at once; then, one at a
-// time, those that have to be alone and those that were inconclusive.
+// turns orders the checks of a run: first those that may run beside others, all at once; then, one
+// at a time, those that have to be alone and those that were inconclusive.
 type turns struct {
 	together sync.WaitGroup // checks whose first run has not ended
 	alone    sync.Mutex
 }
 
-// judge runs a check until it is conclusive, or has been run often enough. It calls first when the check no
-// longer runs beside others.
+// judge runs a check until it is conclusive, or has been run often enough. It calls first when the
+// check no longer runs beside others.
 func (s *Suite) judge(tb testing.TB, ck Check, t *turns, first func()) *Recorder {
 	var r *Recorder
 	runs := 0

@@ -108,8 +108,8 @@ func (s *Suite) Lacks(what Needs) bool {
 	return lacks
 }
 
-// CheckLimit is how long a check may take before it counts as hung. A check comes nowhere near it on a
-// Locker whose methods return.
+// CheckLimit is how long a check may take before it counts as hung. A check comes nowhere near it
+// on a Locker whose methods return.
 const CheckLimit = 5 * time.Minute
 
 // run runs one check and returns when it is done.
@@ -119,8 +119,8 @@ func (s *Suite) run(tb testing.TB, ck Check) *Recorder {
 	return r
 }
 
-// Start starts a check in a goroutine whose profiler label distinguishes it, and every goroutine that it
-// starts, from all others.
+// Start starts a check in a goroutine whose profiler label distinguishes it, and every goroutine
+// that it starts, from all others.
 func (s *Suite) Start(tb testing.TB, ck Check) *Recorder {
 	r := newRecorder(tb, ck.Name)
 	e := newEnv(s, ck, r)

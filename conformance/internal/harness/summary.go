@@ -46,9 +46,9 @@ func (sum *summary) String() string {
 	return s
 }
 
-// plainest returns the failed check to begin with, since one mistake fails several. A wrong answer proves
-// more than a late one or an error, and a check without faults more than one with them. Then the direct
-// checks come first, in the order of list.
+// plainest returns the failed check to begin with, since one mistake fails several. A wrong answer
+// proves more than a late one or an error, and a check without faults more than one with them. Then
+// the direct checks come first, in the order of list.
 func plainest(list []Check, failed []string, indirect map[string]bool) string {
 	cost := func(ck Check) (c int) {
 		if indirect[ck.Name] {

@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// A check cannot see when a waiter has joined a queue: it can only give it time. On a slow machine that time
-// may be too short, and the waiters may be served in another order than the check intended although the
-// Locker is correct. So no single observation of that kind is a failure. Patiently and Surely repeat the
-// check with longer times, and count what they see only if the machine was quick meanwhile.
+// A check cannot see when a waiter has joined a queue: it can only give it time. On a slow machine
+// that time may be too short, and the waiters may be served in another order than the check
+// intended although the Locker is correct. So no single observation of that kind is a failure.
+// Patiently and Surely repeat the check with longer times, and count what they see only if the
+// machine was quick meanwhile.
 
 // Verdict is the outcome of one try of Patiently or Surely.
 type Verdict struct {
@@ -29,14 +30,15 @@ func Wrong(want, got string) Verdict { return Verdict{want: want, got: got} }
 // Unclear is the verdict that the try did not come about as intended.
 func Unclear(got string) Verdict { return Verdict{unclear: true, got: got} }
 
-// Patiently calls try with longer and longer rests until the verdict is right. A wrong verdict counts if
-// nothing that was measured meanwhile was late by more than a tenth of the rest. The second one is a failure.
+// Patiently calls try with longer and longer rests until the verdict is right. A wrong verdict
+// counts if nothing that was measured meanwhile was late by more than a tenth of the rest. The
+// second one is a failure.
 func (e *Env) Patiently(try func(rest time.Duration) Verdict) {
 	e.repeat(try, 30*time.Millisecond, 200*time.Millisecond, e.Standing(), 2*e.Standing(), 4*e.Standing())
 }
 
-// Surely is Patiently for checks that a waiter which has not joined passes by accident: a right verdict
-// counts only after a rest that is long enough for the waiters to join.
+// Surely is Patiently for checks that a waiter which has not joined passes by accident: a right
+// verdict counts only after a rest that is long enough for the waiters to join.
 func (e *Env) Surely(try func(rest time.Duration) Verdict) {
 	try(30 * time.Millisecond)
 	e.repeat(try, e.Standing(), 2*e.Standing(), 4*e.Standing())
@@ -65,7 +67,8 @@ func (e *Env) repeat(try func(rest time.Duration) Verdict, rests ...time.Duratio
 	e.Inconclusive("waiters may not have joined the queue as intended, on a slow machine or backend: %s", v.got)
 }
 
-// LagDuring returns by how much timers and the operations of A, B and C were late at worst while fn ran.
+// LagDuring returns by how much timers and the operations of A, B and C were late at worst while fn
+// ran.
 func (e *Env) LagDuring(fn func()) time.Duration {
 	ctx, stop := context.WithCancel(e.Ctx)
 	defer stop()
@@ -120,8 +123,8 @@ func (e *Env) Finish(all *sync.WaitGroup, cancel func(), want string) {
 	e.GoOn()
 }
 
-// Receive receives from ch. The check fails if nothing has come Patience after it was due. Due returns the
-// zero Time as long as it is not due.
+// Receive receives from ch. The check fails if nothing has come Patience after it was due. Due
+// returns the zero Time as long as it is not due.
 func Receive[T any](e *Env, ch <-chan T, due func() time.Time, want string) (v T, ok bool) {
 	for last := false; ; {
 		timer := time.NewTimer(50 * time.Millisecond)

@@ -29,7 +29,8 @@ func (f *Fake) Timed(change func(ttl time.Duration) time.Duration) {
 	}
 }
 
-// coarse is the configuration of plain Lockers that keep locks longer than asked, with that Granularity.
+// coarse is the configuration of plain Lockers that keep locks longer than asked, with that
+// Granularity.
 func coarse(granularity time.Duration, change func(ttl time.Duration) time.Duration) func(tb testing.TB) harness.Config {
 	return func(testing.TB) harness.Config {
 		c := Fakes(func(f *Fake) { f.Timed(change) })

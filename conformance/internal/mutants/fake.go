@@ -13,7 +13,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// Store is a backend in this process: atomic commands like those of a server, and correct locks made of them.
+// store is a backend in this process: atomic commands like those of a server, and correct locks
+// made of them.
 type store struct {
 	mu       sync.Mutex
 	items    map[string]item
@@ -98,7 +99,8 @@ func (s *store) Del(key string) bool {
 	return ok
 }
 
-// live returns the item of key if it has not expired. The store is locked, as for the methods that follow.
+// live returns the item of key if it has not expired. The store is locked, as for the methods that
+// follow.
 func (s *store) live(key string) (item, bool) {
 	it, ok := s.items[key]
 	return it, ok && time.Now().Before(it.expires)

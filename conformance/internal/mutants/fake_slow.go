@@ -19,8 +19,8 @@ func linger(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Slowly makes every operation take some time before the store executes it, and some after. An operation whose
-// context ends before that does nothing.
+// Slowly makes every operation take some time before the store executes it, and some after. An
+// operation whose context ends before that does nothing.
 func Slowly(f *Fake, before, after func() time.Duration) {
 	f.Everywhere(func(ctx context.Context, _ string, do func(context.Context) error) error {
 		if err := linger(ctx, before()); err != nil {
@@ -50,8 +50,8 @@ func Slowly(f *Fake, before, after func() time.Duration) {
 
 func Fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
-// CompareAndSwap makes f a correct Locker on a backend that can only compare and swap: under contention it
-// tries three times, and then returns an error.
+// CompareAndSwap makes f a correct Locker on a backend that can only compare and swap: under
+// contention it tries three times, and then returns an error.
 func CompareAndSwap(f *Fake) {
 	change := func(ctx context.Context, key string, decide func(it item, ok bool) (item, bool)) (bool, error) {
 		if err := ctx.Err(); err != nil {

@@ -17,8 +17,8 @@ import (
 
 var plainKey = regexp.MustCompile(`^conformance/[A-Z0-9]+$`)
 
-// memcachedGetThenDelete is what every lock on memcached but this library's does, since memcached is said to
-// have no compare-and-delete.
+// memcachedGetThenDelete is what every lock on memcached but this library's does, since memcached
+// is said to have no compare-and-delete.
 type memcachedGetThenDelete struct {
 	*memcache.Locker
 	client *gomemcache.Client

@@ -1,5 +1,5 @@
-// Package mutants has Lockers that are broken in one way each, with the checks that have to notice, and the
-// correct Lockers that they are made from.
+// Package mutants has Lockers that are broken in one way each, with the checks that have to notice,
+// and the correct Lockers that they are made from.
 package mutants
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// Mutant is a Locker that is broken in one way. It must fail the checks in Must, may fail those in May,
-// since races are not exact, and must pass all others.
+// Mutant is a Locker that is broken in one way. It must fail the checks in Must, may fail those in
+// May, since races are not exact, and must pass all others.
 type Mutant struct {
 	Name      string
 	Config    func(tb testing.TB) harness.Config

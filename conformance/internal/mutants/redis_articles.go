@@ -177,8 +177,8 @@ func extendOrSetNX(p *patched) {
 	})
 }
 
-// stamped is the lock from before SET had options: the key does not expire, but its value has the time at which the
-// lock does. Extend and Release are scripts.
+// stamped is the lock from before SET had options: the key does not expire, but its value has the
+// time at which the lock does. Extend and Release are scripts.
 type stamped struct {
 	redisLock
 	now      func() time.Time
@@ -303,8 +303,8 @@ func takeoverByDelThenSetNX(ctx context.Context, s stamped, k, old, value string
 	return s.c.SetNX(ctx, k, value, 0).Result()
 }
 
-// takeoverByGetSet is the classic: the contender that gets an expired value back has won, but losers have written as
-// well.
+// takeoverByGetSet is the classic: the contender that gets an expired value back has won, but
+// losers have written as well.
 func takeoverByGetSet(ctx context.Context, s stamped, k, _, value string) (bool, error) {
 	old, err := s.c.GetSet(ctx, k, value).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {

@@ -19,8 +19,8 @@ type redisLock struct {
 	c *redis.Client
 }
 
-// redisOptions are what a correct Locker needs of go-redis: no repetition that it does not know of, and I/O
-// that honors deadlines.
+// redisOptions are what a correct Locker needs of go-redis: no repetition that it does not know of,
+// and I/O that honors deadlines.
 func redisOptions(addr string) *redis.Options {
 	return &redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 40}
 }
@@ -37,7 +37,8 @@ func NewRedisLock(tb testing.TB, addr string) redisLock {
 
 const lockPrefix = "m:"
 
-// redisFence is the counter of all fencing numbers. No name reaches it: it does not begin with the prefix.
+// redisFence is the counter of all fencing numbers. No name reaches it: it does not begin with the
+// prefix.
 const redisFence = "fence"
 
 var (
@@ -231,13 +232,14 @@ func (l redisFull) Watch(ctx context.Context, key string) (<-chan struct{}, erro
 	}, true)
 }
 
-// watch subscribes to key. Broken is asked what to do when the subscription broke: true is to go on.
+// watch subscribes to key. Broken is asked what to do when the subscription broke: true is to go
+// on.
 func (l redisFull) watch(ctx context.Context, key string, broken func(error) bool, wakes bool) (<-chan struct{}, error) {
 	if err := over(ctx); err != nil {
 		return nil, err
 	}
-	// A dial that is cancelled counts for go-redis as one that failed, and after some of them it refuses
-	// everybody for a while.
+	// A dial that is cancelled counts for go-redis as one that failed, and after some of them it
+	// refuses everybody for a while.
 	dial := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// granted is a redisFull with a queue on the server. Each process is notified of its waiters' grants on one channel. An
-// entry is "<channel> <id> <ttl> <token>".
+// granted is a redisFull with a queue on the server. Each process is notified of its waiters'
+// grants on one channel. An entry is "<channel> <id> <ttl> <token>".
 type granted struct {
 	redisFull
 	*hearing
@@ -205,8 +205,8 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	}
 }
 
-// leave takes an entry out of the queue, or releases what it was granted, for five seconds. Should the entry be
-// there still after that, its grant is released when it comes.
+// leave takes an entry out of the queue, or releases what it was granted, for five seconds. Should
+// the entry be there still after that, its grant is released when it comes.
 func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld bool,
 	asked <-chan []int64) (time.Time, error) {
 	release := func(limit time.Duration) bool {
@@ -242,8 +242,8 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld
 	return time.Time{}, ctx.Err()
 }
 
-// unsure is a redisFull that assumes that an unanswered Extend has shortened the lock, and frees it when that time is
-// over, with the token that was extended, or with that of the current holder.
+// unsure is a redisFull that assumes that an unanswered Extend has shortened the lock, and frees it
+// when that time is over, with the token that was extended, or with that of the current holder.
 type unsure struct {
 	redisFull
 	byKey bool

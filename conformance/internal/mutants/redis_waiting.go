@@ -51,8 +51,8 @@ func (l watchLate) Watch(ctx context.Context, key string) (<-chan struct{}, erro
 
 type waitForWord struct{ redisFull }
 
-// Wait sleeps until a release is announced, or the holder's ttl is over, on a subscription that may have
-// ended.
+// Wait sleeps until a release is announced, or the holder's ttl is over, on a subscription that may
+// have ended.
 func (l waitForWord) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
