@@ -27,43 +27,54 @@ func TestRunOutput(t *testing.T) {
 		return string(out), err == nil
 	}
 
-	out, ok := run("bad", "^TestRunHelper$")
-	assert.False(t, ok)
-	assert.Equal(t, 1, strings.Count(out, "--- FAIL"), out)
-	assert.Contains(t, out, "conformance: Config.New is nil")
-
-	out, ok = run("broken", "^TestRunHelper$/^release$")
-	assert.False(t, ok)
-	assert.Contains(t, out, "--- FAIL: TestRunHelper/release/owner-only")
-	assert.Contains(t, out, "--- PASS: TestRunHelper/release/twice")
-	assert.Contains(t, out, "--- SKIP: TestRunHelper/release/atomic")
-	assert.Contains(t, out, "release/atomic is skipped: for a reason")
-	assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; begin with release/owner-only; 1 skipped: for a reason\n")
-	assert.NotContains(t, out, "TestRunHelper/extend", "a pattern chooses checks")
-	assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/owner-only
+	t.Run("bad", func(t *testing.T) {
+		t.Parallel()
+		out, ok := run("bad", "^TestRunHelper$")
+		assert.False(t, ok)
+		assert.Equal(t, 1, strings.Count(out, "--- FAIL"), out)
+		assert.Contains(t, out, "conformance: Config.New is nil")
+	})
+	t.Run("broken", func(t *testing.T) {
+		t.Parallel()
+		out, ok := run("broken", "^TestRunHelper$/^release$")
+		assert.False(t, ok)
+		assert.Contains(t, out, "--- FAIL: TestRunHelper/release/owner-only")
+		assert.Contains(t, out, "--- PASS: TestRunHelper/release/twice")
+		assert.Contains(t, out, "--- SKIP: TestRunHelper/release/atomic")
+		assert.Contains(t, out, "release/atomic is skipped: for a reason")
+		assert.Contains(t, out, "conformance: 4 checks passed, 2 failed; begin with release/owner-only; 1 skipped: for a reason\n")
+		assert.NotContains(t, out, "TestRunHelper/extend", "a pattern chooses checks")
+		assert.Regexp(t, regexp.MustCompile(`(?m)^ +release/owner-only
  +rule          C7 Release works only when .*
  +history       \+0\.\d+s  A\.Acquire\(k1, t1, 10m0s\) = true, nil after .*
  +\+\d+\.\d+s  A\.Release\(k1, t2\) = true, nil after .*
  +want          A\.Release = false, nil: t1 holds the lock
  +got           A\.Release = true, nil
  +common cause  releasing by a bare delete`), out)
-
-	out, ok = run("good", "^TestRunHelper$/^(release|extend)$")
-	assert.True(t, ok, out)
-	assert.Contains(t, out, "done with Run")
-	last := strings.LastIndex(out, "--- PASS: TestRunHelper/")
-	assert.Greater(t, last, -1)
-
+	})
+	t.Run("good", func(t *testing.T) {
+		t.Parallel()
+		out, ok := run("good", "^TestRunHelper$/^(release|extend)$")
+		assert.True(t, ok, out)
+		assert.Contains(t, out, "done with Run")
+		assert.Contains(t, out, "--- PASS: TestRunHelper/")
+	})
 	const unsure = "fence/stale-holder is inconclusive: each time A's lock expired before A had minted a number"
-	out, ok = run("late", "^TestRunHelper$/^fence$/^stale-holder$")
-	assert.True(t, ok, out)
-	assert.Contains(t, out, unsure)
-	assert.Contains(t, out, "--- SKIP: TestRunHelper/fence/stale-holder")
-	assert.Contains(t, out, "conformance: 0 checks passed, 0 failed; 1 inconclusive: fence/stale-holder (each time A's lock expired ")
-	out, ok = run("late", "^TestRunHelper$/^fence$/^stale-holder$", "LOCKER_CONFORMANCE=strict")
-	assert.False(t, ok, out)
-	assert.Contains(t, out, unsure)
-	assert.Contains(t, out, "--- FAIL: TestRunHelper/fence/stale-holder")
+	t.Run("inconclusive", func(t *testing.T) {
+		t.Parallel()
+		out, ok := run("late", "^TestRunHelper$/^fence$/^stale-holder$")
+		assert.True(t, ok, out)
+		assert.Contains(t, out, unsure)
+		assert.Contains(t, out, "--- SKIP: TestRunHelper/fence/stale-holder")
+		assert.Contains(t, out, "conformance: 0 checks passed, 0 failed; 1 inconclusive: fence/stale-holder (each time A's lock expired ")
+	})
+	t.Run("strict", func(t *testing.T) {
+		t.Parallel()
+		out, ok := run("late", "^TestRunHelper$/^fence$/^stale-holder$", "LOCKER_CONFORMANCE=strict")
+		assert.False(t, ok, out)
+		assert.Contains(t, out, unsure)
+		assert.Contains(t, out, "--- FAIL: TestRunHelper/fence/stale-holder")
+	})
 }
 
 func TestRunHelper(t *testing.T) {
