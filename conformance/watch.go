@@ -34,7 +34,7 @@ func watchChecks() []harness.Check {
 		Name:  "watch/handoff",
 		Rules: []string{w3WakesAll},
 		Needs: harness.NeedsWait,
-		Causes: "a release that notifies only the head of the queue. Watchers that call Acquire, or that look who holds the " +
+		Causes: "a release that notifies only the head of the queue. Watchers that call Acquire, or that look at the " +
 			"lock, hear nothing.",
 		Run: checkWatchHandoff,
 	}, {

@@ -97,7 +97,7 @@ func (c *lineClient) ask(line string) {
 	require.Equal(c.t, "did "+line+"\n", got)
 }
 
-// silent says whether nothing arrives for a moment.
+// silent reports whether nothing arrives for a moment.
 func (c *lineClient) silent() bool {
 	c.SetReadDeadline(time.Now().Add(30 * time.Millisecond))
 	_, err := c.in.Peek(1)

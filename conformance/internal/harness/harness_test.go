@@ -22,17 +22,17 @@ func TestBadConfig(t *testing.T) {
 	good := inMemory()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	nobody := ln.Addr().String()
-	somebody, err := net.Listen("tcp", "127.0.0.1:0")
+	closed := ln.Addr().String()
+	open, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer somebody.Close()
+	defer open.Close()
 	require.NoError(t, ln.Close())
 	down := Config{New: func(testing.TB, string) locker.Locker { return broken{err: os.ErrDeadlineExceeded} }}
 
 	list := []Check{{Name: "release/after-expiry"}, {Name: "release/twice"}, {Name: "extend/longer"}}
 	cases := map[string]struct {
 		config Config
-		says   string
+		want   string
 	}{
 		"no New": {Config{}, "Config.New is nil"},
 		"New returns nil": {Config{New: func(testing.TB, string) locker.Locker { return nil }},
@@ -47,15 +47,15 @@ func TestBadConfig(t *testing.T) {
 		"Skip names nothing like it": {Config{New: good.New, Skip: map[string]string{"nonsense": "x"}},
 			`Config.Skip names "nonsense", which is not a check`},
 		"Skip without a reason":     {Config{New: good.New, Skip: map[string]string{"release/twice": ""}}, `no reason for "release/twice"`},
-		"nobody at the address":     {Config{New: good.New, Addr: nobody}, "Config.Addr: cannot connect to"},
-		"New does not use its addr": {Config{New: good.New, Addr: somebody.Addr().String()}, "Config.New does not use its addr"},
+		"nothing at the address":    {Config{New: good.New, Addr: closed}, "Config.Addr: cannot connect to"},
+		"New does not use its addr": {Config{New: good.New, Addr: open.Addr().String()}, "Config.New does not use its addr"},
 		"no address":                {Config{New: good.New, Addr: "nonsense"}, "Config.Addr: cannot connect to"},
 		"a backend that is down":    {down, "the first Acquire on the backend failed: i/o timeout"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			_, err := NewSuite(t, c.config, list)
-			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, c.want)
 			assert.NotContains(t, err.Error(), "\n")
 		})
 	}

@@ -1,4 +1,4 @@
-// Package mutants has Lockers that are broken in one way each, with the checks that have to notice,
+// Package mutants has Lockers that are broken in one way each, with the checks that must notice,
 // and the correct Lockers that they are made from.
 package mutants
 
