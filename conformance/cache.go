@@ -109,7 +109,8 @@ func (c *CacheConfig[V]) complete() error {
 	}
 	const fewest = 3
 	if len(c.Values) < fewest {
-		return fmt.Errorf("CacheConfig.Values has %d values: it has to have %d or more", len(c.Values), fewest)
+		return fmt.Errorf("CacheConfig.Values has %d values: it has to have %d or more",
+			len(c.Values), fewest)
 	}
 	for i, v := range c.Values {
 		if j := slices.IndexFunc(c.Values[:i], func(w V) bool { return c.Equal(v, w) }); j >= 0 {

@@ -79,7 +79,8 @@ func (ck cacheCheck[V]) attempt(e *cacheEnv[V]) (r cacheResult) {
 			r = cacheResult{cacheFailed, fmt.Sprintf("%s\n  panic: %v\n%s", e.historyText(), p, debug.Stack())}
 		}
 		if r.kind == cacheFailed {
-			r.report = fmt.Sprintf("%s\n  rule          %s\n%s\n  common cause  %s", ck.name, ck.rule, r.report, ck.cause)
+			r.report = fmt.Sprintf("%s\n  rule          %s\n%s\n  common cause  %s",
+				ck.name, ck.rule, r.report, ck.cause)
 		}
 	}()
 	for _, n := range ck.needs {
@@ -181,7 +182,8 @@ func (e *cacheEnv[V]) end(kind cacheResultKind, report string) { panic(cacheResu
 
 // fail ends the check: the reply is not what it has to be.
 func (e *cacheEnv[V]) fail(r cacheReply[V], want string) {
-	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s", e.historyText(), r.call, want, r))
+	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s",
+		e.historyText(), r.call, want, r))
 }
 
 // tooSlow ends the attempt: something expired before it could be looked at.
@@ -230,7 +232,8 @@ func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool,
 		ctx, cancel = context.WithTimeout(context.Background(), cachePatience)
 		defer cancel()
 	}
-	r := cacheReply[V]{e: c.e, call: c.name + "." + fmt.Sprintf(format, args...), reads: reads, start: time.Now()}
+	r := cacheReply[V]{e: c.e, reads: reads, start: time.Now()}
+	r.call = c.name + "." + fmt.Sprintf(format, args...)
 	returned := make(chan cacheReply[V], 1)
 	go func(r cacheReply[V]) {
 		defer func() {
@@ -341,7 +344,8 @@ func (r cacheReply[V]) endsBefore(d time.Duration) time.Time {
 
 // follow repeats read until what stored has stored for d has ended, and requires want while it
 // lasts and nothing afterwards. Replies before from count for nothing.
-func (e *cacheEnv[V]) follow(stored cacheReply[V], d time.Duration, from time.Time, want V, read func() cacheReply[V]) {
+func (e *cacheEnv[V]) follow(stored cacheReply[V], d time.Duration, from time.Time, want V,
+	read func() cacheReply[V]) {
 	seen := false
 	for {
 		r := read()

@@ -1,5 +1,5 @@
-// Package bytecache has what the caches of the adapters share: it makes a cache of values from a cache of
-// bytes, and validates a cache's configuration.
+// Package bytecache has what the caches of the adapters share: it makes a cache of values from a cache
+// of bytes, and validates a configuration.
 package bytecache
 
 import (
