@@ -45,50 +45,50 @@ func checkAddAbsent[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	for i, v := range e.config.Values {
 		key := e.key()
-		e.a.add(nil, key, v).wantOK()
-		e.b.get(nil, key).wantValue(v)
-		e.b.add(nil, key, e.value(i+1)).wantRefused()
+		e.a.add(key, v).wantOK()
+		e.b.get(key).wantValue(v)
+		e.b.add(key, e.value(i+1)).wantRefused()
 	}
 }
 
 func checkAddFresh[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
-	e.b.add(nil, key, e.value(1)).wantRefused()
-	e.a.add(nil, key, e.value(0)).wantRefused()
-	e.b.get(nil, key).wantValue(e.value(0))
+	e.a.set(key, e.value(0)).wantOK()
+	e.b.add(key, e.value(1)).wantRefused()
+	e.a.add(key, e.value(0)).wantRefused()
+	e.b.get(key).wantValue(e.value(0))
 }
 
 func checkAddRenewal[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), 0)
 	key := e.key()
-	stored := e.a.set(nil, key, e.value(0)).wantOK()
+	stored := e.a.set(key, e.value(0)).wantOK()
 	time.Sleep(e.a.ttl / 2)
-	r := e.b.add(nil, key, e.value(1))
+	r := e.b.add(key, e.value(1))
 	if r.end.After(stored.endsAfter(e.a.ttl)) {
 		e.tooSlow()
 	}
 	r.wantRefused()
-	e.follow(stored, e.a.ttl, stored.end, e.value(0), func() cacheReply[V] { return e.a.get(nil, key) })
+	e.follow(stored, e.a.ttl, stored.end, e.value(0), func() cacheReply[V] { return e.a.get(key) })
 }
 
 func checkAddExpired[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), 0)
 	key := e.key()
-	e.waitFor(e.a.set(nil, key, e.value(0)).wantOK(), e.a.ttl)
-	r := e.b.add(nil, key, e.value(1)).wantOK()
-	e.follow(r, e.a.ttl, r.end, e.value(1), func() cacheReply[V] { return e.a.get(nil, key) })
+	e.waitFor(e.a.set(key, e.value(0)).wantOK(), e.a.ttl)
+	r := e.b.add(key, e.value(1)).wantOK()
+	e.follow(r, e.a.ttl, r.end, e.value(1), func() cacheReply[V] { return e.a.get(key) })
 }
 
 func checkAddBesideStale[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), longTTL)
 	key := e.key()
-	e.waitFor(e.a.set(nil, key, e.value(0)).wantOK(), e.a.ttl)
-	e.a.get(nil, key).wantNone()
-	r := e.b.add(nil, key, e.value(1)).wantOK()
-	e.follow(r, e.a.ttl, r.end, e.value(1), func() cacheReply[V] { return e.a.get(nil, key) })
-	e.a.staleValue(nil, key).wantValue(e.value(1))
+	e.waitFor(e.a.set(key, e.value(0)).wantOK(), e.a.ttl)
+	e.a.get(key).wantNone()
+	r := e.b.add(key, e.value(1)).wantOK()
+	e.follow(r, e.a.ttl, r.end, e.value(1), func() cacheReply[V] { return e.a.get(key) })
+	e.a.staleValue(key).wantValue(e.value(1))
 }
 
 const addRounds = 20
@@ -106,7 +106,7 @@ func checkAddRaceBesideStale[V any](e *cacheEnv[V]) {
 	var last cacheReply[V]
 	for i := range keys {
 		keys[i] = e.key()
-		last = e.a.set(nil, keys[i], e.value(0)).wantOK()
+		last = e.a.set(keys[i], e.value(0)).wantOK()
 	}
 	e.waitFor(last, e.a.ttl)
 	decided := 0
@@ -126,8 +126,8 @@ func checkAddRaceBesideStale[V any](e *cacheEnv[V]) {
 // raceAdd adds all values to key at the same time: one is added, and that one is there.
 func (e *cacheEnv[V]) raceAdd(key string) {
 	winner := e.wantOneAdded(e.addTogether(key))
-	e.a.get(nil, key).wantValue(e.value(winner))
-	e.b.get(nil, key).wantValue(e.value(winner))
+	e.a.get(key).wantValue(e.value(winner))
+	e.b.get(key).wantValue(e.value(winner))
 }
 
 func (e *cacheEnv[V]) addTogether(key string) []cacheReply[V] {
@@ -138,7 +138,7 @@ func (e *cacheEnv[V]) addTogether(key string) []cacheReply[V] {
 		client := []*cacheClient[V]{e.a, e.b}[i%2]
 		contenders.Go(func() {
 			<-start
-			replies[i] = client.add(nil, key, e.value(i))
+			replies[i] = client.add(key, e.value(i))
 		})
 	}
 	close(start)

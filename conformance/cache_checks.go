@@ -64,18 +64,18 @@ func cacheBasicChecks[V any]() []cacheCheck[V] {
 func checkMiss[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.get(nil, key).wantNone()
-	e.a.set(nil, e.key(), e.value(0)).wantOK()
-	e.a.get(nil, key).wantNone()
+	e.a.get(key).wantNone()
+	e.a.set(e.key(), e.value(0)).wantOK()
+	e.a.get(key).wantNone()
 }
 
 func checkRoundTrip[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	for _, v := range e.config.Values {
 		key := e.key()
-		e.a.set(nil, key, v).wantOK()
-		e.a.get(nil, key).wantValue(v)
-		e.b.get(nil, key).wantValue(v)
+		e.a.set(key, v).wantOK()
+		e.a.get(key).wantValue(v)
+		e.b.get(key).wantValue(v)
 	}
 }
 
@@ -87,9 +87,9 @@ func checkReplaces[V any](e *cacheEnv[V]) {
 		if i%2 == 1 {
 			by, other = other, by
 		}
-		by.set(nil, key, e.value(i)).wantOK()
-		by.get(nil, key).wantValue(e.value(i))
-		other.get(nil, key).wantValue(e.value(i))
+		by.set(key, e.value(i)).wantOK()
+		by.get(key).wantValue(e.value(i))
+		other.get(key).wantValue(e.value(i))
 	}
 }
 
@@ -97,7 +97,7 @@ func checkReplaces[V any](e *cacheEnv[V]) {
 func checkConcurrent[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
+	e.a.set(key, e.value(0)).wantOK()
 	const rounds = 25
 	var workers sync.WaitGroup
 	replies := make([][rounds]cacheReply[V], 2*len(e.config.Values))
@@ -106,9 +106,9 @@ func checkConcurrent[V any](e *cacheEnv[V]) {
 		workers.Go(func() {
 			for n := range rounds {
 				if i%2 == 0 {
-					replies[i][n] = client.set(nil, key, e.value(i/2))
+					replies[i][n] = client.set(key, e.value(i/2))
 				} else {
-					replies[i][n] = client.get(nil, key)
+					replies[i][n] = client.get(key)
 				}
 			}
 		})
@@ -136,14 +136,14 @@ func checkNames[V any](e *cacheEnv[V]) {
 		keys = append(keys, e.named(base+end))
 	}
 	for i, key := range keys {
-		if r := e.b.get(nil, key); r.err != nil || r.ok {
+		if r := e.b.get(key); r.err != nil || r.ok {
 			e.note("%s is %.100q, of which nothing is stored", e.describeKey(key), key)
 			r.wantNone()
 		}
-		e.a.set(nil, key, e.value(i)).wantOK()
+		e.a.set(key, e.value(i)).wantOK()
 	}
 	for i, key := range keys {
-		if r := e.b.get(nil, key); r.err != nil || !r.ok || !e.config.Equal(r.v, e.value(i)) {
+		if r := e.b.get(key); r.err != nil || !r.ok || !e.config.Equal(r.v, e.value(i)) {
 			e.note("%s is %.100q", e.describeKey(key), key)
 			r.wantValue(e.value(i))
 		}
@@ -153,16 +153,16 @@ func checkNames[V any](e *cacheEnv[V]) {
 func checkExpiry[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), 0)
 	key := e.key()
-	r := e.a.set(nil, key, e.value(0)).wantOK()
-	e.follow(r, e.a.ttl, r.end, e.value(0), func() cacheReply[V] { return e.b.get(nil, key) })
+	r := e.a.set(key, e.value(0)).wantOK()
+	e.follow(r, e.a.ttl, r.end, e.value(0), func() cacheReply[V] { return e.b.get(key) })
 }
 
 func checkSetRenews[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), 0)
 	key := e.key()
-	first := e.a.set(nil, key, e.value(0)).wantOK()
+	first := e.a.set(key, e.value(0)).wantOK()
 	time.Sleep(e.a.ttl / 2)
-	second := e.b.set(nil, key, e.value(1)).wantOK()
+	second := e.b.set(key, e.value(1)).wantOK()
 	e.follow(second, e.a.ttl, first.endsBefore(e.a.ttl), e.value(1),
-		func() cacheReply[V] { return e.a.get(nil, key) })
+		func() cacheReply[V] { return e.a.get(key) })
 }

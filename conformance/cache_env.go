@@ -197,6 +197,14 @@ type cacheClient[V any] struct {
 	name       string
 	cache      singleflight.Cache[V]
 	ttl, stale time.Duration
+	ctx        context.Context // of its calls; nil: one that lasts long enough
+}
+
+// with returns a client whose calls have ctx.
+func (c *cacheClient[V]) with(ctx context.Context) *cacheClient[V] {
+	with := *c
+	with.ctx = ctx
+	return &with
 }
 
 // cacheReply is what a call returned, and when.
@@ -225,8 +233,9 @@ func (r cacheReply[V]) String() string {
 }
 
 // do makes a call. One that has not returned long after its context ended is left behind.
-func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool, error), ctx context.Context,
+func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool, error),
 	format string, args ...any) cacheReply[V] {
+	ctx := c.ctx
 	if ctx == nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.Background(), cachePatience)
@@ -260,39 +269,37 @@ func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool,
 	return r
 }
 
-// The calls take a nil ctx for one that lasts long enough.
-
-func (c *cacheClient[V]) get(ctx context.Context, key string) cacheReply[V] {
+func (c *cacheClient[V]) get(key string) cacheReply[V] {
 	return c.do(true, func(ctx context.Context) (V, bool, error) {
 		return c.cache.Get(ctx, key)
-	}, ctx, "Get(%s)", c.e.describeKey(key))
+	}, "Get(%s)", c.e.describeKey(key))
 }
 
-func (c *cacheClient[V]) staleValue(ctx context.Context, key string) cacheReply[V] {
+func (c *cacheClient[V]) staleValue(key string) cacheReply[V] {
 	return c.do(true, func(ctx context.Context) (V, bool, error) {
 		return c.cache.(singleflight.StaleCache[V]).Stale(ctx, key)
-	}, ctx, "Stale(%s)", c.e.describeKey(key))
+	}, "Stale(%s)", c.e.describeKey(key))
 }
 
-func (c *cacheClient[V]) set(ctx context.Context, key string, v V) cacheReply[V] {
+func (c *cacheClient[V]) set(key string, v V) cacheReply[V] {
 	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
 		err := c.cache.Set(ctx, key, v)
 		return zero, err == nil, err
-	}, ctx, "Set(%s, %s)", c.e.describeKey(key), c.e.describe(v))
+	}, "Set(%s, %s)", c.e.describeKey(key), c.e.describe(v))
 }
 
-func (c *cacheClient[V]) add(ctx context.Context, key string, v V) cacheReply[V] {
+func (c *cacheClient[V]) add(key string, v V) cacheReply[V] {
 	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
 		added, err := c.cache.(singleflight.Adder[V]).Add(ctx, key, v)
 		return zero, added, err
-	}, ctx, "Add(%s, %s)", c.e.describeKey(key), c.e.describe(v))
+	}, "Add(%s, %s)", c.e.describeKey(key), c.e.describe(v))
 }
 
-func (c *cacheClient[V]) remove(ctx context.Context, key string) cacheReply[V] {
+func (c *cacheClient[V]) remove(key string) cacheReply[V] {
 	return c.do(false, func(ctx context.Context) (zero V, _ bool, _ error) {
 		err := c.cache.(singleflight.Deleter[V]).Delete(ctx, key)
 		return zero, err == nil, err
-	}, ctx, "Delete(%s)", c.e.describeKey(key))
+	}, "Delete(%s)", c.e.describeKey(key))
 }
 
 // wantValue fails unless r is the value v.

@@ -48,20 +48,20 @@ func checkContext[V any](e *cacheEnv[V]) {
 		return r.err != nil
 	}
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
-	if r := e.a.get(ctx, key); !ended(r) {
+	e.a.set(key, e.value(0)).wantOK()
+	if r := e.a.with(ctx).get(key); !ended(r) {
 		r.wantValue(e.value(0))
 	}
-	if r := e.a.set(ctx, key, e.value(1)); !ended(r) {
-		e.b.get(nil, key).wantValue(e.value(1))
+	if r := e.a.with(ctx).set(key, e.value(1)); !ended(r) {
+		e.b.get(key).wantValue(e.value(1))
 	}
 	if e.has(needsAdder) {
-		if r := e.a.add(ctx, key, e.value(2)); !ended(r) {
+		if r := e.a.with(ctx).add(key, e.value(2)); !ended(r) {
 			r.wantRefused()
 		}
 	}
 	if e.has(needsDeleter) {
-		if r := e.a.remove(ctx, key); !ended(r) {
+		if r := e.a.with(ctx).remove(key); !ended(r) {
 			e.wantGone(key)
 		}
 	}
@@ -70,10 +70,10 @@ func checkContext[V any](e *cacheEnv[V]) {
 func checkDamaged[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
+	e.a.set(key, e.value(0)).wantOK()
 	e.config.Damage(e.tb, key)
 	e.note("the value of %s is damaged", e.describeKey(key))
-	e.a.get(nil, key).wantError("an error that is about the value, not the network",
+	e.a.get(key).wantError("an error that is about the value, not the network",
 		func(err error) bool { return !isNoAnswer(err) })
 }
 
@@ -86,25 +86,25 @@ func isNoAnswer(err error) bool {
 func checkDamagedSet[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
+	e.a.set(key, e.value(0)).wantOK()
 	e.config.Damage(e.tb, key)
 	e.note("the value of %s is damaged", e.describeKey(key))
-	e.a.set(nil, key, e.value(1)).wantOK()
-	e.b.get(nil, key).wantValue(e.value(1))
+	e.a.set(key, e.value(1)).wantOK()
+	e.b.get(key).wantValue(e.value(1))
 	if !e.has(needsDeleter) {
 		return
 	}
 	e.config.Damage(e.tb, key)
 	e.note("the value of %s is damaged", e.describeKey(key))
-	e.a.remove(nil, key).wantOK()
+	e.a.remove(key).wantOK()
 	e.wantGone(key)
 }
 
 func checkHangs[V any](e *cacheEnv[V]) {
 	e.fault("hangs", (*faultproxy.Proxy).Hang, func(client *cacheClient[V], key string) {
-		for _, call := range client.calls(key) {
+		for _, operation := range e.operations(key) {
 			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-			r := call(ctx)
+			r := operation(client.with(ctx))
 			cancel()
 			r.wantError("context.DeadlineExceeded or a net.Error", isNoAnswer)
 		}
@@ -113,8 +113,8 @@ func checkHangs[V any](e *cacheEnv[V]) {
 
 func checkRefused[V any](e *cacheEnv[V]) {
 	e.fault("refuses connections", (*faultproxy.Proxy).Refuse, func(client *cacheClient[V], key string) {
-		for _, call := range client.calls(key) {
-			call(nil).wantError("an error", func(error) bool { return true })
+		for _, operation := range e.operations(key) {
+			operation(client).wantError("an error", func(error) bool { return true })
 		}
 	})
 }
@@ -131,8 +131,8 @@ func (e *cacheEnv[V]) fault(what string, begin func(*faultproxy.Proxy),
 	proxy := faultproxy.New(e.tb, e.config.Addr)
 	client := e.client("C", proxy.Addr, longTTL, longTTL)
 	key := e.key()
-	client.set(nil, key, e.value(0)).wantOK()
-	client.get(nil, key).wantValue(e.value(0))
+	client.set(key, e.value(0)).wantOK()
+	client.get(key).wantValue(e.value(0))
 	if _, connections := proxy.Count(); connections == 0 {
 		e.end(cacheFailed, "  CacheConfig.New does not use its addr")
 	}
@@ -143,8 +143,8 @@ func (e *cacheEnv[V]) fault(what string, begin func(*faultproxy.Proxy),
 	e.note("C's backend works again")
 	for end := time.Now().Add(cachePatience); ; time.Sleep(20 * time.Millisecond) {
 		another := e.key() // what was left behind may still reach the first
-		if r := client.set(nil, another, e.value(0)); r.err == nil {
-			client.get(nil, another).wantValue(e.value(0))
+		if r := client.set(another, e.value(0)); r.err == nil {
+			client.get(another).wantValue(e.value(0))
 			return
 		} else if time.Now().After(end) {
 			e.fail(r, "true, now that the backend works")
@@ -152,20 +152,20 @@ func (e *cacheEnv[V]) fault(what string, begin func(*faultproxy.Proxy),
 	}
 }
 
-// calls are all operations of c on key.
-func (c *cacheClient[V]) calls(key string) []func(context.Context) cacheReply[V] {
-	calls := []func(context.Context) cacheReply[V]{
-		func(ctx context.Context) cacheReply[V] { return c.get(ctx, key) },
-		func(ctx context.Context) cacheReply[V] { return c.set(ctx, key, c.e.value(1)) },
+// operations are those that the cache has.
+func (e *cacheEnv[V]) operations(key string) []func(c *cacheClient[V]) cacheReply[V] {
+	all := []func(c *cacheClient[V]) cacheReply[V]{
+		func(c *cacheClient[V]) cacheReply[V] { return c.get(key) },
+		func(c *cacheClient[V]) cacheReply[V] { return c.set(key, e.value(1)) },
 	}
-	if c.e.has(needsStale) {
-		calls = append(calls, func(ctx context.Context) cacheReply[V] { return c.staleValue(ctx, key) })
+	if e.has(needsStale) {
+		all = append(all, func(c *cacheClient[V]) cacheReply[V] { return c.staleValue(key) })
 	}
-	if c.e.has(needsAdder) {
-		calls = append(calls, func(ctx context.Context) cacheReply[V] { return c.add(ctx, key, c.e.value(1)) })
+	if e.has(needsAdder) {
+		all = append(all, func(c *cacheClient[V]) cacheReply[V] { return c.add(key, e.value(1)) })
 	}
-	if c.e.has(needsDeleter) {
-		calls = append(calls, func(ctx context.Context) cacheReply[V] { return c.remove(ctx, key) })
+	if e.has(needsDeleter) {
+		all = append(all, func(c *cacheClient[V]) cacheReply[V] { return c.remove(key) })
 	}
-	return calls
+	return all
 }

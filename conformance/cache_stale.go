@@ -43,54 +43,54 @@ func cacheStaleChecks[V any]() []cacheCheck[V] {
 func checkStaleMiss[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.staleValue(nil, key).wantNone()
+	e.a.staleValue(key).wantNone()
 }
 
 func checkStaleServed[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), longTTL)
 	key := e.key()
-	r := e.a.set(nil, key, e.value(0)).wantOK()
-	e.follow(r, e.a.ttl, r.end, e.value(0), func() cacheReply[V] { return e.b.get(nil, key) })
-	e.b.staleValue(nil, key).wantValue(e.value(0))
-	e.a.staleValue(nil, key).wantValue(e.value(0))
-	e.a.get(nil, key).wantNone()
+	r := e.a.set(key, e.value(0)).wantOK()
+	e.follow(r, e.a.ttl, r.end, e.value(0), func() cacheReply[V] { return e.b.get(key) })
+	e.b.staleValue(key).wantValue(e.value(0))
+	e.a.staleValue(key).wantValue(e.value(0))
+	e.a.get(key).wantNone()
 }
 
 func checkStaleEnds[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), e.shortTTL())
 	key := e.key()
-	r := e.a.set(nil, key, e.value(0)).wantOK()
+	r := e.a.set(key, e.value(0)).wantOK()
 	e.waitFor(r, e.a.ttl)
 	e.follow(r, e.a.ttl+e.a.stale, r.endsBefore(e.a.ttl), e.value(0),
-		func() cacheReply[V] { return e.b.staleValue(nil, key) })
+		func() cacheReply[V] { return e.b.staleValue(key) })
 }
 
 func checkStaleLatest[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), longTTL)
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
-	e.waitFor(e.b.set(nil, key, e.value(1)).wantOK(), e.a.ttl)
-	e.a.staleValue(nil, key).wantValue(e.value(1))
-	e.waitFor(e.a.set(nil, key, e.value(2)).wantOK(), e.a.ttl)
-	e.b.staleValue(nil, key).wantValue(e.value(2))
+	e.a.set(key, e.value(0)).wantOK()
+	e.waitFor(e.b.set(key, e.value(1)).wantOK(), e.a.ttl)
+	e.a.staleValue(key).wantValue(e.value(1))
+	e.waitFor(e.a.set(key, e.value(2)).wantOK(), e.a.ttl)
+	e.b.staleValue(key).wantValue(e.value(2))
 }
 
 func checkDelete[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key, other := e.key(), e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
-	e.a.set(nil, other, e.value(1)).wantOK()
-	e.b.remove(nil, key).wantOK()
+	e.a.set(key, e.value(0)).wantOK()
+	e.a.set(other, e.value(1)).wantOK()
+	e.b.remove(key).wantOK()
 	e.wantGone(key)
-	e.a.get(nil, other).wantValue(e.value(1))
+	e.a.get(other).wantValue(e.value(1))
 }
 
 // wantGone fails unless there is neither a fresh nor a stale value.
 func (e *cacheEnv[V]) wantGone(key string) {
 	for _, client := range []*cacheClient[V]{e.a, e.b} {
-		client.get(nil, key).wantNone()
+		client.get(key).wantNone()
 		if e.has(needsStale) {
-			client.staleValue(nil, key).wantNone()
+			client.staleValue(key).wantNone()
 		}
 	}
 }
@@ -98,25 +98,25 @@ func (e *cacheEnv[V]) wantGone(key string) {
 func checkDeleteStale[V any](e *cacheEnv[V]) {
 	e.open(e.shortTTL(), longTTL)
 	key := e.key()
-	e.waitFor(e.a.set(nil, key, e.value(0)).wantOK(), e.a.ttl)
-	e.b.remove(nil, key).wantOK()
+	e.waitFor(e.a.set(key, e.value(0)).wantOK(), e.a.ttl)
+	e.b.remove(key).wantOK()
 	e.wantGone(key)
 }
 
 func checkDeleteAbsent[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.remove(nil, key).wantOK()
-	e.a.set(nil, key, e.value(0)).wantOK()
-	e.a.remove(nil, key).wantOK()
-	e.b.remove(nil, key).wantOK()
+	e.a.remove(key).wantOK()
+	e.a.set(key, e.value(0)).wantOK()
+	e.a.remove(key).wantOK()
+	e.b.remove(key).wantOK()
 }
 
 func checkDeleteAdd[V any](e *cacheEnv[V]) {
 	e.open(longTTL, longTTL)
 	key := e.key()
-	e.a.set(nil, key, e.value(0)).wantOK()
-	e.b.remove(nil, key).wantOK()
-	e.a.add(nil, key, e.value(1)).wantOK()
-	e.b.get(nil, key).wantValue(e.value(1))
+	e.a.set(key, e.value(0)).wantOK()
+	e.b.remove(key).wantOK()
+	e.a.add(key, e.value(1)).wantOK()
+	e.b.get(key).wantValue(e.value(1))
 }

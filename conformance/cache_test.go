@@ -182,7 +182,9 @@ func (c *slowCache) Get(ctx context.Context, key string) (string, bool, error) {
 	return c.Cache.Get(ctx, key)
 }
 
-func noCache[V any](testing.TB, string, time.Duration, time.Duration) singleflight.Cache[V] { return nil }
+func noCache[V any](testing.TB, string, time.Duration, time.Duration) singleflight.Cache[V] {
+	return nil
+}
 
 func TestCacheBadConfig(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -198,4 +199,26 @@ func TestCacheAddRepeats(t *testing.T) {
 	reads, changes = 0, passes
 	_, err = s.Add(ctx, "k", []byte("added"), time.Minute)
 	assert.ErrorIs(t, err, errChanging)
+}
+
+func FuzzCachedValue(f *testing.F) {
+	f.Add([]byte("1800000000000:value"))
+	f.Add([]byte(":"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := newCacheStore(nil, 0, 0)
+		value, end, err := cachedValue(s.item("k", b, time.Minute))
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(b, value))
+		assert.InDelta(t, time.Minute, time.Until(end), float64(30*time.Second))
+
+		value, end, err = cachedValue(&gomemcache.Item{Value: b, Flags: cacheFlags})
+		if err == nil { // what is taken for a value says until when, and what
+			head, rest, found := bytes.Cut(b, []byte{':'})
+			require.True(t, found)
+			assert.Equal(t, rest, value)
+			ms, err := strconv.ParseInt(string(head), 10, 64)
+			require.NoError(t, err)
+			assert.Equal(t, ms, end.UnixMilli())
+		}
+	})
 }

@@ -51,13 +51,13 @@ func TestCacheTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCache(CacheConfig[string]{TTL: time.Second, Stale: time.Minute})
 		require.NoError(t, c.Set(t.Context(), "k", "v"))
-		time.Sleep(time.Second - 1)
+		time.Sleep(time.Second - time.Nanosecond)
 		wantCached(t, c, "k", "v", "v")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantCached(t, c, "k", "", "v")
-		time.Sleep(time.Minute - 1)
+		time.Sleep(time.Minute - time.Nanosecond)
 		wantCached(t, c, "k", "", "v")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantCached(t, c, "k", "", "")
 	})
 	synctest.Test(t, func(t *testing.T) {
