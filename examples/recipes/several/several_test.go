@@ -1,0 +1,43 @@
+package several
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/examples/recipes/internal/replicas"
+	"github.com/golockers/locker/redisv9"
+	"github.com/stretchr/testify/assert"
+)
+
+// Transfers in all directions at once neither deadlock nor lose money.
+func TestTransfer(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	balance := map[string]*int{"a": new(int), "b": new(int), "c": new(int)}
+	var running sync.WaitGroup
+	for _, client := range replicas.Clients(t, 3) {
+		l := redisv9.New(client)
+		for _, pair := range [][2]string{{"a", "b"}, {"b", "a"}, {"b", "c"}, {"c", "a"}} {
+			running.Go(func() {
+				for range 10 {
+					assert.NoError(t, Transfer(ctx, l, pair[0], pair[1], func(context.Context) error {
+						*balance[pair[0]]-- // the race detector watches
+						*balance[pair[1]]++
+						return nil
+					}))
+				}
+			})
+		}
+	}
+	running.Wait()
+	assert.Equal(t, 0, *balance["a"])
+	assert.Equal(t, -30, *balance["b"])
+	assert.Equal(t, 30, *balance["c"])
+	err := Transfer(ctx, redisv9.New(replicas.Clients(t, 1)[0]), "a", "a", nil)
+	assert.EqualError(t, err, `locker: do all ["account/a" "account/a"]: nil function`)
+	assert.NotErrorIs(t, err, locker.ErrHeld)
+}
