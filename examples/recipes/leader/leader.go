@@ -15,7 +15,7 @@ func Lead(ctx context.Context, l locker.Locker, replica string, lead func(contex
 		err := locker.Do(ctx, l, "leader", 15*time.Second, lead, locker.WithRetry(), locker.WithOwner(replica))
 		slog.InfoContext(ctx, "not the leader", "replica", replica, "error", err)
 		select {
-		case <-time.After(time.Second): // others first, if lead fails at once
+		case <-time.After(time.Second): // in case lead fails immediately
 		case <-ctx.Done():
 		}
 	}
