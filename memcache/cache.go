@@ -26,7 +26,7 @@ type CacheConfig[V any] struct {
 	// or less is not stored: Set then deletes what is there, and Add reports false.
 	TTLOf func(v V) time.Duration
 
-	// Prefix is the prefix of the items' keys. The default is "cache:".
+	// Prefix is the prefix of the items' keys. The default is "cache:". It must not be that of locks.
 	Prefix string
 
 	// Marshal and Unmarshal convert a value to what the server stores and back. The default is
@@ -133,7 +133,7 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 }
 
 func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {
-	if s.stale == 0 {
+	if s.stale == 0 && s.l.client != nil {
 		return nil, false, nil
 	}
 	item, err := s.get(ctx, key)

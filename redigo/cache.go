@@ -23,7 +23,8 @@ type CacheConfig[V any] struct {
 	// or less is not stored: Set then deletes what is there, and Add reports false.
 	TTLOf func(v V) time.Duration
 
-	// Prefix is the prefix of the keys on the server. The default is "cache:".
+	// Prefix is the prefix of the keys on the server. The default is "cache:". It must not be that
+	// of locks.
 	Prefix string
 
 	// Marshal and Unmarshal convert a value to what the server stores and back. The default is
@@ -128,7 +129,7 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 func (s *cacheStore) fresh(left int64) bool { return left == -1 || left > s.stale }
 
 func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {
-	if s.stale == 0 {
+	if s.stale == 0 && s.l.pool != nil {
 		return nil, false, nil
 	}
 	return s.get(ctx, key)

@@ -11,9 +11,10 @@
 //	users := singleflight.NewLoader(redisv9.New(client), cache, query)
 //	user, err := users.Load(ctx, "user/42")
 //
-// The cache is anything with a Get and a Set, see [Cache]. A backend that is down costs coordination, not
-// availability: values are then loaded without it, unless [WithFailClosed] is used. Call [Loader.Close]
-// before the process ends, so that it leaves no lock behind.
+// The cache is that of an adapter, such as redisv9.NewCache(client, …), or anything else with a Get and a
+// Set, see [Cache]. A backend that is down costs coordination, not availability: values are then loaded
+// without it, unless [WithFailClosed] is used. Call [Loader.Close] before the process ends, so that it
+// leaves no lock behind.
 //
 // # Which to use
 //

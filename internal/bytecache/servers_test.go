@@ -150,6 +150,7 @@ func TestBadInput(t *testing.T) {
 			want string
 		}{
 			{b.without(config{TTL: time.Second, Stale: time.Second}), nilClient},
+			{b.without(config{TTL: time.Second}), nilClient},
 			{b.without(config{}), "CacheConfig.TTL is 0 and TTLOf is nil"},
 			{b.without(config{TTL: -time.Second}), "CacheConfig.TTL is negative: -1s"},
 			{b.without(config{TTL: time.Second, Stale: -time.Second}), "CacheConfig.Stale is negative: -1s"},
@@ -371,6 +372,8 @@ func newFleet(t *testing.T, b backend, addr string, c config) *fleet {
 				time.Sleep(20 * time.Millisecond) // so that the others come in the meantime
 				return fmt.Sprint("value ", n), nil
 			}))
+		l := f.loaders[len(f.loaders)-1]
+		t.Cleanup(func() { assert.NoError(t, l.Close(context.Background())) })
 	}
 	return f
 }
@@ -418,6 +421,40 @@ func TestFleetLoadsExpiredKeyOnce(t *testing.T) {
 					_, ok, err := c.Get(t.Context(), "hot")
 					return err == nil && !ok
 				}, time.Minute, 10*time.Millisecond, "the value does not expire")
+			}
+		})
+	}
+}
+
+// After Update no process of a fleet is given the old value, fresh or stale.
+func TestFleetUpdate(t *testing.T) {
+	t.Parallel()
+	for _, b := range backends {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			addr := b.start(t).Addr
+			var loaders []*singleflight.Loader[string]
+			var source atomic.Value
+			source.Store("old")
+			for range 2 {
+				locks, cache, _ := b.connect(t, addr, config{TTL: time.Hour, Stale: time.Hour})
+				loaders = append(loaders, singleflight.NewLoader(locks, cache,
+					func(context.Context, string) (string, error) { return source.Load().(string), nil }))
+				l := loaders[len(loaders)-1]
+				t.Cleanup(func() { assert.NoError(t, l.Close(context.Background())) })
+			}
+			for i, want := range []string{"old", "new", "newer", "newest"} {
+				if i > 0 {
+					require.NoError(t, loaders[i%2].Update(t.Context(), "k", func(context.Context) error {
+						source.Store(want)
+						return nil
+					}))
+				}
+				for _, l := range loaders {
+					v, err := l.Load(t.Context(), "k")
+					require.NoError(t, err)
+					assert.Equal(t, want, v)
+				}
 			}
 		})
 	}
