@@ -1,5 +1,5 @@
 // Package conformance checks that a [locker.Locker] keeps its contract, and shows where it does
-// not.
+// not. [RunCache] does the same for a cache that a Loader of package singleflight fills.
 //
 // An adapter's test is this:
 //
