@@ -22,18 +22,25 @@ func TestUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	file := "file:" + t.TempDir() + "/app.db"
+	file, clients := "file:"+t.TempDir()+"/app.db", replicas.Clients(t, 4)
 	migrations := fstest.MapFS{"00001_users.sql": {Data: []byte(
 		"-- +goose Up\nCREATE TABLE users (id TEXT);\n-- +goose Down\nDROP TABLE users;\n")}}
 	var ran atomic.Int32
 	fill := goose.NewGoMigration(2, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
 		ran.Add(1)
+		for { // until all the others wait
+			info, err := redisv9.New(clients[0]).Inspect(ctx, "migrations")
+			if err != nil || info.Waiters == len(clients)-1 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO users VALUES ('ann')")
 		return err
 	}}, nil)
 
 	var running sync.WaitGroup
-	for _, client := range replicas.Clients(t, 4) {
+	for _, client := range clients {
 		running.Go(func() {
 			db, err := sql.Open("sqlite", file)
 			if !assert.NoError(t, err) {
