@@ -25,8 +25,9 @@ func TestTransfer(t *testing.T) {
 			running.Go(func() {
 				for range 10 {
 					assert.NoError(t, Transfer(ctx, l, pair[0], pair[1], func(context.Context) error {
-						*balance[pair[0]]-- // the race detector watches
-						*balance[pair[1]]++
+						from, to := *balance[pair[0]], *balance[pair[1]]
+						time.Sleep(100 * time.Microsecond) // for others to interfere, if they can
+						*balance[pair[0]], *balance[pair[1]] = from-1, to+1
 						return nil
 					}))
 				}
