@@ -27,19 +27,9 @@ type Table interface {
 // NewUsers returns the cached table.
 func NewUsers(l locker.Locker, client redis.UniversalClient, table Table) *singleflight.Loader[*User] {
 	cache := redisv9.NewCache(client, redisv9.CacheConfig[*User]{
-		TTLOf:  lifetime,
-		Stale:  10 * time.Minute,
-		Prefix: "cache:user/",
+		TTL: time.Minute, Stale: 10 * time.Minute, Prefix: "cache:user/",
 	})
 	return singleflight.NewLoader(l, cache, table.Query, singleflight.WithKeyPrefix("user/"))
-}
-
-// lifetime is shorter for users that do not exist, since they are usually about to.
-func lifetime(u *User) time.Duration {
-	if u == nil {
-		return 5 * time.Second
-	}
-	return time.Minute
 }
 
 // Handler serves the users.

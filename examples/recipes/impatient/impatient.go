@@ -14,11 +14,7 @@ import (
 // NewReports returns a Loader of reports that take up to 50 seconds to write.
 func NewReports(l locker.Locker, cache singleflight.Cache[string],
 	write func(ctx context.Context, name string) (string, error)) *singleflight.Loader[string] {
-	return singleflight.NewLoader(l, cache, func(ctx context.Context, name string) (string, error) {
-		ctx, cancel := context.WithTimeout(ctx, 50*time.Second)
-		defer cancel()
-		return write(ctx, name)
-	}, singleflight.WithBackendTimeout(200*time.Millisecond))
+	return singleflight.NewLoader(l, cache, write, singleflight.WithBackendTimeout(200*time.Millisecond))
 }
 
 // Handler serves a report within 200 ms, or asks the client to come back.
