@@ -45,7 +45,7 @@ func BenchmarkOutage(b *testing.B) {
 					took = append(took, loads(b, &options)...)
 				}
 				slices.Sort(took)
-				for _, percent := range []int{50, 90, 99, 100} {
+				for _, percent := range []int{50, 99, 100} {
 					at := took[len(took)*percent/100-1]
 					b.ReportMetric(float64(at)/float64(time.Millisecond), fmt.Sprintf("p%d-ms", percent))
 				}
