@@ -13,6 +13,7 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/singleflight"
 	redigoredis "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -27,9 +28,7 @@ func TestACL(t *testing.T) {
 	commands := regexp.MustCompile(`(?m)^ACL SETUSER (.*)$`).FindAllStringSubmatch(
 		strings.ReplaceAll(string(page), "\\\n", ""), -1)
 	require.Len(t, commands, 2)
-	for i, client := range []func(t *testing.T, addr string, user []any) (locker.Lister, func(args ...any) error){
-		redisUser, redigoUser,
-	} {
+	for i, connect := range []func(t *testing.T, addr string, user []any) connection{redisUser, redigoUser} {
 		addr := testserver.Redis(t).Addr
 		admin := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { assert.NoError(t, admin.Close()) })
@@ -38,41 +37,67 @@ func TestACL(t *testing.T) {
 			user = append(user, word)
 		}
 		require.NoError(t, admin.Do(t.Context(), user...).Err())
-		l, do := client(t, addr, user)
-		useEverything(t, l)
+		c := connect(t, addr, user)
+		useLocks(t, c.locks)
+		require.NoError(t, admin.Do(t.Context(), "acl", "setuser", user[2], "~cache:*").Err())
+		useCache(t, c.cache)
 		for _, key := range []string{"other", "!queue:other", "!other"} {
-			assert.ErrorContains(t, do("GET", key), "NOPERM")
-			assert.ErrorContains(t, do("PUBLISH", key, "x"), "NOPERM")
+			assert.ErrorContains(t, c.do("GET", key), "NOPERM")
+			assert.ErrorContains(t, c.do("PUBLISH", key, "x"), "NOPERM")
 		}
-		assert.ErrorContains(t, do("FLUSHALL"), "NOPERM")
+		assert.ErrorContains(t, c.do("FLUSHALL"), "NOPERM")
 		log, err := admin.Do(t.Context(), "acl", "log").Slice()
 		require.NoError(t, err)
 		assert.Len(t, log, 7, fmt.Sprint(log))
 	}
 }
 
-func redisUser(t *testing.T, addr string, user []any) (locker.Lister, func(args ...any) error) {
-	client := redis.NewClient(&redis.Options{Addr: addr, Username: fmt.Sprint(user[2]), Password: "secret"})
-	t.Cleanup(func() { assert.NoError(t, client.Close()) })
-	return redisv9.New(client), func(args ...any) error { return client.Do(context.Background(), args...).Err() }
+// connection is what a user does with a server.
+type connection struct {
+	locks locker.Lister
+	cache cache
+	do    func(args ...any) error
 }
 
-func redigoUser(t *testing.T, addr string, user []any) (locker.Lister, func(args ...any) error) {
+type cache interface {
+	singleflight.Cache[string]
+	singleflight.Adder[string]
+	singleflight.StaleCache[string]
+	singleflight.Deleter[string]
+}
+
+func redisUser(t *testing.T, addr string, user []any) connection {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr, Username: fmt.Sprint(user[2]), Password: "secret"})
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
+	return connection{
+		locks: redisv9.New(client),
+		cache: redisv9.NewCache(client, redisv9.CacheConfig[string]{TTL: time.Minute, Stale: time.Minute}),
+		do:    func(args ...any) error { return client.Do(context.Background(), args...).Err() },
+	}
+}
+
+func redigoUser(t *testing.T, addr string, user []any) connection {
+	t.Helper()
 	pool := &redigoredis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redigoredis.Conn, error) {
 		return redigoredis.DialContext(ctx, "tcp", addr,
 			redigoredis.DialUsername(fmt.Sprint(user[2])), redigoredis.DialPassword("secret"))
 	}}
 	t.Cleanup(func() { assert.NoError(t, pool.Close()) })
-	return redigo.New(pool), func(args ...any) error {
-		conn := pool.Get()
-		defer conn.Close()
-		_, err := conn.Do(fmt.Sprint(args[0]), args[1:]...)
-		return err
+	return connection{
+		locks: redigo.New(pool),
+		cache: redigo.NewCache(pool, redigo.CacheConfig[string]{TTL: time.Minute, Stale: time.Minute}),
+		do: func(args ...any) error {
+			conn := pool.Get()
+			defer conn.Close()
+			_, err := conn.Do(fmt.Sprint(args[0]), args[1:]...)
+			return err
+		},
 	}
 }
 
-// useEverything makes every kind of request that an adapter for Redis makes.
-func useEverything(t *testing.T, l locker.Lister) {
+// useLocks makes every kind of request that an adapter for Redis makes.
+func useLocks(t *testing.T, l locker.Lister) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -94,4 +119,20 @@ func useEverything(t *testing.T, l locker.Lister) {
 	require.NoError(t, err)
 	<-wakeUps
 	require.NoError(t, <-waited)
+}
+
+func useCache(t *testing.T, c cache) {
+	t.Helper()
+	ctx := t.Context()
+	require.NoError(t, c.Set(ctx, "k", "v"))
+	v, ok, err := c.Get(ctx, "k")
+	require.NoError(t, err)
+	assert.True(t, ok)
+	assert.Equal(t, "v", v)
+	_, _, err = c.Stale(ctx, "k")
+	require.NoError(t, err)
+	require.NoError(t, c.Delete(ctx, "k"))
+	added, err := c.Add(ctx, "k", "v")
+	require.NoError(t, err)
+	assert.True(t, added)
 }
