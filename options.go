@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/golockers/locker/internal/owner"
 )
 
 // Option configures an acquisition: [Lock], [TryLock], [Do], [TryDo], [LockAll], [DoAll] or
@@ -99,8 +98,6 @@ func WithToken(token string) Option {
 	return func(o *options) { o.token, o.hasToken = token, true }
 }
 
-const maxOwner = 900 // bytes, so that a token with a label stays below maxName
-
 // newToken returns the token of an acquisition.
 func (o *options) newToken() string {
 	switch {
@@ -119,12 +116,9 @@ func (o *options) check() error {
 		return errors.New("WithRetry needs a new token for each try, so it cannot be combined with WithToken")
 	case o.hasToken || o.owner == "":
 		return nil
-	case len(o.owner) > maxOwner:
-		return fmt.Errorf("%w: owner label of %d bytes, more than %d", ErrInvalidToken, len(o.owner), maxOwner)
-	case !utf8.ValidString(o.owner):
-		return fmt.Errorf("%w: owner label %q is not UTF-8", ErrInvalidToken, o.owner)
-	case strings.ContainsFunc(o.owner, unicode.IsControl):
-		return fmt.Errorf("%w: control character in owner label %q", ErrInvalidToken, o.owner)
+	}
+	if err := owner.Check(o.owner); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidToken, err)
 	}
 	return nil
 }

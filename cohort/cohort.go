@@ -16,19 +16,23 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/owner"
 	"github.com/golockers/locker/internal/waithook"
 )
 
 var (
-	_ locker.Watcher = (*Locker)(nil)
-	_ locker.Waiter  = (*Locker)(nil)
-	_ locker.Fencer  = (*Locker)(nil)
+	_ locker.Watcher   = (*Locker)(nil)
+	_ locker.Waiter    = (*Locker)(nil)
+	_ locker.Fencer    = (*Locker)(nil)
+	_ locker.Inspector = (*Locker)(nil)
+	_ locker.Lister    = (*Locker)(nil)
 )
 
 const (
@@ -72,6 +76,7 @@ type Option func(*options)
 type options struct {
 	maxHandoffs int
 	maxTenure   time.Duration
+	owner       string
 }
 
 // WithMaxHandoffs limits how many times in a row the lock is handed on inside this process before
@@ -88,6 +93,13 @@ func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = m
 // win the lock. While none does, up to seven pauses in a row are skipped, so a process that comes
 // then may wait for eight tenures.
 func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenure = max(d, 0) } }
+
+// WithOwner makes the private tokens begin with label and a slash, so that it shows which process
+// holds a lock, for instance in [locker.Info] and in the backend's own tools. A label is up to 900
+// bytes of UTF-8 without control characters; with any other every operation returns
+// [locker.ErrInvalidToken]. Without a label a private token begins with the token of the caller that
+// it was taken for, and so with the label of [locker.WithOwner].
+func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
 
 // New returns a Locker over l. It need not be closed. If l is nil, every operation fails.
 func New(l locker.Locker, opts ...Option) *Locker {
@@ -177,7 +189,8 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 }
 
 // Release frees a lock that token holds, or passes it to the next of this process's waiters,
-// usually without a request. After an error Release may be repeated.
+// usually without a request. After an error Release may be repeated. The token may also be one that
+// Inspect has reported of another process, as for [locker.Break].
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 	if err := l.check(ctx); err != nil {
 		return false, err
@@ -187,6 +200,9 @@ func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 	now := time.Now()
 	t := s.find(key, token, now)
 	switch {
+	case t == nil && l.isOthers(token):
+		s.mu.Unlock()
+		return l.inner.Release(ctx, key, token)
 	case t == nil:
 		defer s.mu.Unlock()
 		return false, s.unknown(now)
@@ -309,14 +325,21 @@ func (l *Locker) check(ctx context.Context) error {
 	if l == nil || l.inner == nil {
 		return errors.New("cohort: nil Locker")
 	}
+	if err := owner.Check(l.owner); err != nil {
+		return fmt.Errorf("%w: %w", locker.ErrInvalidToken, err)
+	}
 	return ctx.Err()
 }
 
-// privateToken returns a token for a tenure that is taken for caller. It begins with the caller's, so that the
-// backend's own tools show for whom the lock was taken.
+// privateToken returns a token for a tenure that is taken for caller. It begins with the label, or with the
+// caller's token, so that the backend's own tools show for whom the lock was taken.
 func (l *Locker) privateToken(caller string) string {
 	b := make([]byte, 0, 96)
-	b = append(b, caller[:min(len(caller), 900)]...)
+	if l.owner != "" {
+		b = append(append(b, l.owner...), '/')
+	} else {
+		b = append(b, caller[:min(len(caller), owner.MaxLabel)]...)
+	}
 	b = append(b, '~')
 	b = append(b, l.id...)
 	b = strconv.AppendUint(b, l.tenures.Add(1), 36)

@@ -1,0 +1,91 @@
+package cohort
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// idLength is that of the part of a private token that identifies its Locker: 26 characters of base32.
+const idLength = 26
+
+// isOthers reports whether token is the private token of another cohort.
+func (l *Locker) isOthers(token string) bool {
+	tail := token[strings.LastIndexByte(token, '~')+1:]
+	return len(tail) > idLength && len(tail) < len(token) && !strings.HasPrefix(tail, l.id)
+}
+
+// Inspect reports who holds the lock of key. For a lock that a goroutine of this process holds it
+// reports that goroutine's token and time. For one that another process holds, the token is the private
+// one of its cohort, which begins as [WithOwner] says and can be passed to Release. Waiters are those
+// of this process and, where the wrapped Locker counts them, one for each other process.
+//
+// The error wraps [errors.ErrUnsupported] if the wrapped Locker is no [locker.Inspector].
+func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
+	if err := l.check(ctx); err != nil {
+		return locker.Info{Key: key}, err
+	}
+	inspector, ok := l.inner.(locker.Inspector)
+	if !ok {
+		return locker.Info{Key: key}, fmt.Errorf("%T does not report holders: %w", l.inner, errors.ErrUnsupported)
+	}
+	info, err := inspector.Inspect(ctx, key)
+	if err != nil {
+		return info, err
+	}
+	return l.translate(info), nil
+}
+
+// List lists the locks of the wrapped Locker, each as Inspect reports it.
+//
+// The error wraps [errors.ErrUnsupported] if the wrapped Locker is no [locker.Lister].
+func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		if err := l.check(ctx); err != nil {
+			yield(locker.Info{}, err)
+			return
+		}
+		lister, ok := l.inner.(locker.Lister)
+		if !ok {
+			yield(locker.Info{}, fmt.Errorf("%T does not list locks: %w", l.inner, errors.ErrUnsupported))
+			return
+		}
+		for info, err := range lister.List(ctx, prefix) {
+			if err == nil {
+				info = l.translate(info)
+			}
+			if !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+// translate replaces what the backend knows of a lock by what this process knows of it.
+func (l *Locker) translate(info locker.Info) locker.Info {
+	s := l.shard(info.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.records[info.Key]
+	if r == nil {
+		return info
+	}
+	now := time.Now()
+	if t := r.tenure; t != nil && t.token == info.Token && t.heldBy(t.holder, now) {
+		info.Token, info.TTL = t.holder, t.expires.Sub(now)
+	}
+	if info.Waiters >= 0 {
+		for w := r.first; w != nil; w = w.next {
+			info.Waiters++
+		}
+		if _, ok := l.inner.(locker.Waiter); ok && r.driving && r.first != nil && r.abandon != nil {
+			info.Waiters-- // the drive stands in the backend's queue
+		}
+	}
+	return info
+}
