@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -24,6 +25,11 @@ type Config struct {
 	// milliseconds, about two seconds for one that counts seconds, and no less than the backend's
 	// minimum ttl.
 	Granularity time.Duration
+
+	// LoseData, if not nil, makes the backend lose all that it keeps, as a restart without data
+	// does. It is called while no other check of this run runs, and lets the suite check that fencing numbers go
+	// on above those from before.
+	LoseData func(ctx context.Context) error
 
 	// Skip names checks that cannot pass on this backend, each with the reason, which is printed.
 	Skip map[string]string

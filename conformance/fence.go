@@ -36,6 +36,13 @@ func fenceChecks() []harness.Check {
 		Causes: "a counter that is read and written in two steps, or numbers handed out to clients in blocks.",
 		Run:    checkFenceConcurrent,
 	}, {
+		Name:   "fence/outlives-data",
+		Rules:  []string{f1Monotonic, f3Lost},
+		Causes: "a counter that starts again at 1: let it start at the server's clock.",
+		Needs:  harness.NeedsDataLoss,
+		Alone:  true,
+		Run:    checkFenceOutlivesData,
+	}, {
 		Name:   "fence/no-side-effects",
 		Rules:  []string{c4Late, "Fence does not move the expiry."},
 		Causes: "a Fence that extends the lock, or sets its value again.",
@@ -121,6 +128,19 @@ func checkFenceMonotonic(e *harness.Env) {
 	held = e.A.Takes(key, t1, time.Millisecond, "C has released it")
 	e.SleepUntil(held.End.Add(e.Granularity() + 300*time.Millisecond))
 	e.B.TakesOver(held, t2, harness.Long)
+	mint(e.B, key, t2, last)
+}
+
+func checkFenceOutlivesData(e *harness.Env) {
+	key, t1, t2 := e.Key(), e.Token(), e.Token()
+	e.A.Takes(key, t1, harness.Long, "the key is fresh")
+	last := uint64(0)
+	for range 3 {
+		last = mint(e.A, key, t1, last)
+	}
+	e.Note("the backend loses its data")
+	e.LoseData()
+	e.B.Takes(key, t2, harness.Long, "the lock was lost with the data")
 	mint(e.B, key, t2, last)
 }
 

@@ -19,8 +19,10 @@ import (
 func TestConformance(t *testing.T) {
 	t.Run("defaults", func(t *testing.T) {
 		t.Parallel()
+		admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 		conformance.Run(t, conformance.Config{
-			Addr: testserver.Redis(t).Addr,
+			Addr:     admin.Options().Addr,
+			LoseData: func(ctx context.Context) error { return admin.FlushAll(ctx).Err() },
 			New: func(tb testing.TB, addr string) locker.Locker {
 				return newLocker(tb, &redis.Options{Addr: addr})
 			},
@@ -78,9 +80,13 @@ func TestConformance(t *testing.T) {
 	t.Run("Cluster", func(t *testing.T) {
 		t.Parallel()
 		nodes := testserver.RedisCluster(t, 3)
-		conformance.Run(t, conformance.Config{New: func(tb testing.TB, _ string) locker.Locker {
-			return redisv9.New(newCluster(tb, nodes))
-		}})
+		admin := newCluster(t, nodes)
+		conformance.Run(t, conformance.Config{
+			New: func(tb testing.TB, _ string) locker.Locker { return redisv9.New(newCluster(tb, nodes)) },
+			LoseData: func(ctx context.Context) error {
+				return admin.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() })
+			},
+		})
 	})
 	t.Run("Ring", func(t *testing.T) {
 		t.Parallel()

@@ -22,4 +22,5 @@ const (
 	NeedsWait                              // a locker.Waiter
 	NeedsFence                             // a locker.Fencer
 	NeedsUnsupportedWait                   // a locker.Waiter that returns errors.ErrUnsupported
+	NeedsDataLoss                          // Config.LoseData
 )

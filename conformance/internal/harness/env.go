@@ -70,6 +70,16 @@ func (e *Env) Addr() string { return e.suite.Config.Addr }
 // NewLocker calls Config.New.
 func (e *Env) NewLocker(addr string) locker.Locker { return e.suite.Config.New(e.TB, addr) }
 
+// LoseData calls Config.LoseData.
+func (e *Env) LoseData() {
+	e.TB.Helper()
+	ctx, cancel := context.WithTimeout(e.Ctx, OpTimeout)
+	defer cancel()
+	if err := e.suite.Config.LoseData(ctx); err != nil {
+		e.Inconclusive("Config.LoseData: %v", err)
+	}
+}
+
 // Quickest returns the time of the quickest of some operations before the checks began.
 func (e *Env) Quickest() time.Duration { return e.suite.quickest }
 

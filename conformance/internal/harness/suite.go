@@ -22,6 +22,7 @@ type Config struct {
 	New         func(tb testing.TB, addr string) locker.Locker
 	Addr        string
 	Granularity time.Duration
+	LoseData    func(ctx context.Context) error
 	Skip        map[string]string
 }
 
@@ -84,6 +85,9 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 	if c.Addr == "" {
 		s.lacks[NeedsNetwork] = "Config.Addr is empty, so no faults can be injected"
 	}
+	if c.LoseData == nil {
+		s.lacks[NeedsDataLoss] = "Config.LoseData is nil"
+	}
 	return s, nil
 }
 
@@ -140,7 +144,7 @@ func (s *Suite) skips(ck Check) (reason string, skip bool) {
 	if reason, skip = s.Config.Skip[ck.Name]; skip {
 		return reason, true
 	}
-	for lack := NeedsNetwork; lack <= NeedsUnsupportedWait; lack <<= 1 {
+	for lack := NeedsNetwork; lack <= NeedsDataLoss; lack <<= 1 {
 		if reason, skip = s.lacks[lack]; skip && ck.Needs&lack != 0 {
 			return reason, true
 		}

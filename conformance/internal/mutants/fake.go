@@ -22,6 +22,8 @@ type store struct {
 	queues   map[string][]*waiter
 	counter  uint64
 
+	countsFromOne bool // when the counter is lost
+
 	// Ways in which the queue may be broken.
 	lastFirst, staysQueued, losesGrants, onlyReleases, races, drops, gap, firstWatches bool
 	rotates                                                                            func(why string) bool // the head of the queue goes to its end
@@ -404,12 +406,24 @@ func (f *Fake) Fence(ctx context.Context, key, token string) (uint64, bool, erro
 // Fakes returns the configuration of Lockers on one Store, each altered by alter.
 func Fakes(alter func(f *Fake)) harness.Config {
 	s, n := NewStore(), 0
-	return harness.Config{New: func(testing.TB, string) locker.Locker {
+	return harness.Config{LoseData: s.lose, New: func(testing.TB, string) locker.Locker {
 		f := NewFake(s, n)
 		n++
 		alter(f)
 		return f
 	}}
+}
+
+// lose is a restart without data.
+func (s *store) lose(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.items)
+	s.counter = 0
+	if !s.countsFromOne {
+		s.counter = uint64(time.Now().UnixMicro())
+	}
+	return nil
 }
 
 // Left returns what the store keeps for longer than a minute, and the keys of its queues.

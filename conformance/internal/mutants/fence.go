@@ -45,9 +45,13 @@ func fenceMutants() []Mutant {
 			}
 		},
 	}, {
+		Name:  "fence starts again at 1",
+		Must:  []string{"fence/outlives-data"},
+		Alter: func(f *Fake) { f.store.countsFromOne = true },
+	}, {
 		Name: "fence counts in the Locker",
 		Must: []string{"fence/monotonic"},
-		May:  []string{"fence/concurrent", "fence/stale-holder"},
+		May:  []string{"fence/concurrent", "fence/outlives-data", "fence/stale-holder"},
 		Alter: func(f *Fake) {
 			var mu sync.Mutex
 			counts := make(map[string]uint64)
@@ -83,7 +87,7 @@ func fenceMutants() []Mutant {
 	}, {
 		Name: "the fence counter is deleted with the lock",
 		Must: []string{"fence/monotonic", "names/bookkeeping"},
-		May:  []string{"fence/concurrent", "fence/stale-holder", "names/exact-keys"},
+		May:  []string{"fence/concurrent", "fence/outlives-data", "fence/stale-holder", "names/exact-keys"},
 		Alter: func(f *Fake) {
 			f.OnFence = func(ctx context.Context, key, token string) (uint64, bool, error) {
 				f.mu.Lock()
