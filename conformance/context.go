@@ -202,7 +202,14 @@ func checkCancelDuringCall(e *harness.Env) {
 		}
 		defer cancel()
 		r := e.A.QuietlyContext(ctx, "Acquire", key, token, ttl)
-		cutShort(ctx, r)
+		switch {
+		case r.Err == nil:
+			e.A.Must(r, true, "the key is fresh")
+		case !r.Over(ctx):
+			e.A.Must(r, true, "the key is fresh, and the context has not ended")
+		default:
+			e.Ended(ctx, r, "its context ended during the call")
+		}
 		released := e.A.Quietly("Release", key, token, 0)
 		if released.Err != nil || !released.OK && r.Err == nil && released.End.Before(r.Until()) {
 			e.A.Must(released, true, "its Acquire returned "+r.Result())
@@ -218,18 +225,6 @@ func checkCancelDuringCall(e *harness.Env) {
 	})
 }
 
-// cutShort checks a call with a fresh key whose context may end before, during or after it.
-func cutShort(ctx context.Context, r harness.Call) {
-	switch {
-	case r.Err == nil:
-		r.Client.Must(r, true, "the key is fresh")
-	case !r.Over(ctx):
-		r.Client.Must(r, true, "the key is fresh, and the context has not ended")
-	default:
-		r.Client.Env.Ended(ctx, r, "its context ended during the call")
-	}
-}
-
 func checkNoLeak(e *harness.Env) {
 	const calls, few = 120, 60
 	e.Note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
@@ -243,7 +238,7 @@ func checkNoLeak(e *harness.Env) {
 		e.A.Must(e.A.QuietlyContext(ctx, "Acquire", key, token, time.Millisecond), true, "it is free")
 		midway, cancel := context.WithTimeout(e.Ctx, rand.N(time.Millisecond))
 		defer cancel()
-		cutShort(midway, e.A.QuietlyContext(midway, "Acquire", e.Key(), token, time.Millisecond))
+		e.A.QuietlyContext(midway, "Acquire", e.Key(), token, time.Millisecond)
 	})
 	if n, stacks := e.Settles(few, e.Patience()+5*time.Second); n > few {
 		e.Fail(fmt.Sprintf("at most %d goroutines are left, for connections and the like", few),
