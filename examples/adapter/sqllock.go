@@ -13,7 +13,7 @@ import (
 	"github.com/golockers/locker"
 )
 
-// A lock is a row. It is held while expires, in milliseconds of the database's clock, is ahead. Names and
+// A lock is a row. It is held until expires, in milliseconds of the database's clock. Names and
 // tokens are blobs, which compare byte for byte; text may be compared by a collation.
 const schema = `
 CREATE TABLE IF NOT EXISTS locks (
@@ -88,8 +88,8 @@ func (l *Locker) exec(ctx context.Context, statement, key, token string, more ..
 	return changed > 0, err
 }
 
-// rows runs a statement and returns how many rows it has changed. When ctx has ended meanwhile it says so,
-// whatever the driver says.
+// rows runs a statement and returns how many rows it has changed. If ctx has ended, it returns ctx's error,
+// whatever the driver returned.
 func (l *Locker) rows(ctx context.Context, statement string, args ...any) (changed int64, err error) {
 	if l.db == nil {
 		return 0, errors.New("sqllock: nil database")
@@ -104,15 +104,15 @@ func (l *Locker) rows(ctx context.Context, statement string, args ...any) (chang
 	return result.RowsAffected()
 }
 
-// milliseconds rounds up, and adds one for the database's clock, which may have begun the millisecond that
-// it shows just before the call.
+// milliseconds rounds up, and adds one because the database's clock is truncated: it may be behind by up to
+// a millisecond.
 func milliseconds(ttl time.Duration) int64 {
 	return int64((ttl-1)/time.Millisecond) + 2
 }
 
 const sweepEvery = time.Minute
 
-// sweep deletes now and then what has expired and is not wanted again.
+// sweep deletes expired locks from time to time.
 func (l *Locker) sweep(ctx context.Context) error {
 	last, now := l.swept.Load(), time.Now().UnixNano()
 	if time.Duration(now-last) < sweepEvery || !l.swept.CompareAndSwap(last, now) {

@@ -33,7 +33,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// What has expired does not stay in the table for ever.
+// What has expired does not stay in the table forever.
 func TestSweep(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
 	l, ctx := New(db), context.Background()
@@ -52,7 +52,7 @@ func TestSweep(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 }
 
-// On a database that is gone every answer is an error: nobody knows.
+// On a database that is gone every method returns an error, since the outcome is unknown.
 func TestDatabaseIsGone(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
 	l, ctx := New(db), t.Context()
