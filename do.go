@@ -129,8 +129,8 @@ func isSame(a, b Locker) bool {
 }
 
 // Context returns a copy of ctx that is cancelled with the cause [ErrNotHeld] when the lease is
-// lost, at the same moment as [Lease.Lost] is closed. Unlock and Detach do not cancel it. Call the
-// CancelFunc when the context is no longer needed. The context carries the lease, see
+// lost, at the same moment as [Lease.Lost] is closed. Unlock and Detach do not cancel it. Call
+// the CancelFunc when the context is no longer needed. The context carries the lease; see
 // [FromContext].
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return Leases{l}.Context(ctx)

@@ -9,13 +9,13 @@ import (
 )
 
 // Inspector is a Locker that reports who holds a lock. It is for operators and tools: another
-// process may change the lock before the answer arrives, so it does not help to decide whether to
-// acquire.
+// process may change the lock before the answer arrives, so do not use it to decide whether to
+// acquire the lock.
 type Inspector interface {
 	Locker
 
-	// Inspect reports the state of the lock of key and changes nothing. A value that the Locker can
-	// tell it did not write is an error, as in C11. With an error the Info has only the key.
+	// Inspect reports the state of the lock of key and changes nothing. A value that the Locker
+	// recognizes as not its own is an error, as in C11. With an error the Info has only the key.
 	Inspect(ctx context.Context, key string) (Info, error)
 }
 
@@ -25,8 +25,9 @@ type Lister interface {
 
 	// List yields the locks that are held and whose keys begin with prefix, each once and in no
 	// particular order. A lock that is acquired or released meanwhile may be left out. An error
-	// with the Info of a key is about that key alone, and the iteration goes on; an error without a
-	// key ends it. The error wraps [errors.ErrUnsupported] if this server cannot enumerate.
+	// that comes with the Info of a key concerns that key alone, and the iteration goes on; an
+	// error without a key ends it. The error wraps [errors.ErrUnsupported] if this server cannot
+	// enumerate.
 	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 }
 
@@ -42,8 +43,8 @@ type Info struct {
 // Waiters are woken and served as by any release. The holder, if it is alive, notices when its next
 // extension is refused, so what it does under the lock may overlap with the next holder's work.
 //
-// Break returns the lock as it was. The error is [ErrNotHeld] if the lock is free, or if the holder has
-// changed before the release, and [errors.ErrUnsupported] if l is no [Inspector].
+// Break returns the lock as it was. The error is [ErrNotHeld] if the lock is free, or if the
+// holder has changed before the release, and [errors.ErrUnsupported] if l is not an [Inspector].
 func Break(ctx context.Context, l Locker, key string) (Info, error) {
 	info, err := breakLock(ctx, l, key)
 	if err != nil {

@@ -125,9 +125,9 @@ func (l *Lease) Lost() <-chan struct{} {
 }
 
 // Err returns why the lease was lost, in an error that wraps [ErrNotHeld]. If its deadline passed
-// after a failed extension, by the keep-alive for instance, the error also wraps that of the last
-// one. Err returns nil while the lease is held, and after an Unlock or Detach of a lease that was
-// not lost.
+// after a failed extension, such as one by the keep-alive, the error also wraps the last
+// extension's error. Err returns nil while the lease is held, and after an Unlock or Detach of a
+// lease that was not lost.
 func (l *Lease) Err() error {
 	if l == nil || l.locker == nil {
 		return noLease("lease")
@@ -149,7 +149,8 @@ var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); r
 // unknown, and the request may still take effect later: the lease is held until its Deadline, and
 // Extend may be called again.
 //
-// Extend waits until an extension that is under way, such as a keep-alive's, has ended or ctx has.
+// If another extension is under way, such as one by the keep-alive, Extend first waits until it
+// or ctx has ended.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil || l.locker == nil {
 		return noLease("extend")
@@ -213,7 +214,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	return l.wrap("extend", err)
 }
 
-// conclude is what becomes of the lease after an extension by ttl, to next, and its error.
+// conclude updates the lease after an extension by ttl, to next, and returns the error.
 func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) error {
 	l.mu.Lock()
 	defer l.unlock()
@@ -242,9 +243,9 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 	return nil
 }
 
-// Unlock releases the lock; within the time of [WithMinHold] it leaves the lock to expire at the
-// end of it. Unlock can be deferred: it keeps the values of ctx but not its cancellation, and takes
-// at most 5 seconds, or up to one I/O timeout of the client more if the client cannot be
+// Unlock releases the lock. Before the end of [WithMinHold] it leaves the lock to expire at that
+// end instead. Unlock can be deferred: it keeps the values of ctx but not its cancellation, and
+// takes at most 5 seconds, plus up to one I/O timeout of the client if the client cannot be
 // interrupted.
 //
 // The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
@@ -378,9 +379,9 @@ func (l *Lease) Fence(ctx context.Context) (uint64, error) {
 }
 
 // Detach stops the keep-alive and gives up the lease without releasing the lock. From then on the
-// lock belongs to whatever process has the token and calls [Resume] before the deadline. Detach
-// waits until an extension that is under way, by the keep-alive or another goroutine, has ended, so
-// that it cannot arrive after the new owner's.
+// lock belongs to whichever process has the token and calls [Resume] before the deadline. Detach
+// waits until an extension that is under way, by the keep-alive or another goroutine, has ended,
+// so that it cannot arrive after the new owner's.
 func (l *Lease) Detach() {
 	if l == nil || l.locker == nil {
 		return

@@ -13,9 +13,9 @@ import (
 type Leases []*Lease
 
 // LockAll takes the locks of all keys, each for ttl, or none of them. It waits for one after the
-// other, in sorted order, so callers whose keys overlap do not deadlock. It keeps the locks that it
-// has alive meanwhile, so each has about two thirds of its ttl left, or more, when LockAll returns.
-// An empty list is an error, and so is a duplicate key.
+// other, in sorted order, so callers whose keys overlap do not deadlock. Meanwhile it keeps alive
+// the locks that it has taken, so when LockAll returns each has about two thirds of its ttl left,
+// or more. An empty list is an error, and so is a duplicate key.
 //
 // The other errors are those of [Lock]. After an error LockAll has released what it had taken. If
 // one of the locks is lost while LockAll waits for the next, that is an error as well, but not
@@ -122,9 +122,9 @@ func (ls Leases) firstError() error {
 	return nil
 }
 
-// Unlock releases the locks in reverse order and joins the errors of [Lease.Unlock]. An error does
-// not keep it from releasing the rest. If the backend hangs, Unlock takes about twice as long as
-// that of one lease.
+// Unlock releases the locks in reverse order and joins the errors of [Lease.Unlock]. An error
+// does not keep it from releasing the rest. If the backend hangs, Unlock takes about twice as
+// long as for one lease.
 func (ls Leases) Unlock(ctx context.Context) error {
 	errs := make([]error, len(ls))
 	var rest sync.WaitGroup

@@ -24,10 +24,10 @@ func TryLock(ctx context.Context, l Locker, key string, ttl time.Duration, opts 
 	return lock(ctx, "try lock", l, key, ttl, apply(opts), false, true)
 }
 
-// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter] it
-// stands in the backend's queue. Elsewhere it polls, see [WithBackoff]; on a [Watcher] a release
-// wakes it, and once the subscription is live it polls more rarely. A subscription that fails or
-// hangs does not delay Lock, which polls meanwhile and subscribes again.
+// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter]
+// it waits in the backend's queue. Elsewhere it polls (see [WithBackoff]); on a [Watcher] a
+// release wakes it, and once the subscription is live it polls less often. A subscription that
+// fails or hangs does not delay Lock, which polls meanwhile and subscribes again.
 //
 // The errors are those of [TryLock], with one difference: if ctx ends after an attempt was refused,
 // the error wraps both ctx's error and [ErrHeld]. Lock returns a backend error immediately. To
@@ -41,9 +41,10 @@ func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...
 
 // Resume takes over a lock that token holds, left by another process or by an earlier run of this
 // one, and extends it to ttl. If token does not hold the lock, the error is [ErrNotHeld]. After a
-// backend error the lock may have been extended or not, or be extended later. Resume may be called
-// again, but not with a longer ttl: the earlier request may yet arrive and end the lock after its
-// own. Only [WithKeepAlive] and [WithMaxHold] apply, and the latter counts from now.
+// backend error the lock may have been extended or not, or be extended later. Resume may be
+// called again, but not with a longer ttl: the earlier request may yet arrive and shorten the
+// lock to its own ttl. Only [WithKeepAlive] and [WithMaxHold] apply, and the latter counts from
+// now.
 func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	const op = "resume"
 	l, observer, err := reveal(l)

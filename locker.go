@@ -12,16 +12,16 @@
 // releases the lock even after the context has ended. Unlock's error is [ErrNotHeld] if the lock was
 // lost, so do not drop it.
 //
-// [Do] runs a function while it holds the lock, and keeps the lock alive. [TryDo] does so only if the
-// lock is free: with [WithMinHold], a job that all replicas start at the same time runs once. [LockAll]
-// and [DoAll] take several locks at a time.
+// [Do] runs a function while it holds the lock, and keeps the lock alive. [TryDo] does so only if
+// the lock is free: with [WithMinHold], a job that all replicas start at the same time runs once.
+// [LockAll] and [DoAll] take several locks at once.
 //
-// A backend is anything that implements [Locker]: three stateless operations, each a single attempt.
-// The packages memory, redisv9, redigo and memcache in this module are backends; package conformance
-// tests your own. [Observed] reports what becomes of a backend's locks, for metrics and logs. Package
-// lockertest has a backend for your tests. Package cohort lets the goroutines of a process share one
-// place among the contenders. Package singleflight builds on locks: when a cache key expires, one
-// process of the fleet loads it.
+// A backend is anything that implements [Locker]: three stateless operations, each a single
+// attempt. The packages memory, redisv9, redigo and memcache in this module are backends; package
+// conformance tests your own. [Observed] reports what happens to a backend's locks, for metrics
+// and logs. Package lockertest has a backend for your tests. Package cohort lets the goroutines
+// of a process share one place among the contenders. Package singleflight builds on locks: when a
+// cache key expires, one process of the fleet loads it.
 //
 // # What such a lock promises
 //
@@ -69,14 +69,16 @@ import (
 //     and never re-creates a lock that is gone.
 //   - C7 Release works only when the token holds the lock, as one atomic step; the lock is free at once.
 //   - C8 Exact. Keys and tokens compare byte for byte, and two names never share a lock.
-//   - C9 Context. When ctx is done before the call, the method returns ctx's error and nothing happens. When
-//     ctx ends during the call, the method returns ctx's error within one I/O timeout of the client, and
-//     promptly when ctx's deadline is nearer than that; from then on it starts nothing more for that call,
-//     except to undo it. A roll-back may use a context of its own that has not ended, bounded in time. An
-//     Extend or a Release of that token on the same Locker waits behind what is still under way.
+//   - C9 Context. When ctx is done before the call, the method returns ctx's error and nothing
+//     happens. When ctx ends during the call, the method returns ctx's error within one I/O
+//     timeout of the client, and promptly when ctx's deadline is nearer than that; from then on
+//     it starts nothing more for that call, except to undo it. A rollback may use a context of
+//     its own that has not ended, bounded in time. An Extend or a Release of that token on the
+//     same Locker waits behind what is still under way.
 //   - C10 Faults are errors. A backend that is down, hung, read-only or out of memory is an error that wraps
 //     its cause, never (false, nil), never a success and never a panic.
-//   - C11 Foreign values. What the Locker can tell it did not write is an error and is left alone.
+//   - C11 Foreign values. A value that the Locker recognizes as not its own is an error and is
+//     left alone.
 //   - C12 Any name works, and any token, of 1 to 1,024 bytes.
 //   - C13 Any ttl from a millisecond. Rounding is up only, to the backend's unit and to the least ttl that
 //     it keeps; what the backend cannot express is [ErrInvalidTTL], never a lock without expiry, never one
@@ -86,7 +88,7 @@ import (
 type Locker interface {
 	// Acquire takes the lock for token if it is free, in one attempt. False means that another
 	// token holds the lock, or is next in the queue for it on this Locker. When token holds the
-	// lock already, Acquire is Extend.
+	// lock already, Acquire acts as Extend.
 	Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error)
 
 	// Extend sets the remaining time of a lock that token holds to ttl. False means that token
@@ -101,10 +103,11 @@ type Locker interface {
 type Watcher interface {
 	Locker
 
-	// Watch returns a channel that gets a value when the lock of key may have become free. It returns once
-	// the subscription is live, so a caller that subscribes and then tries again misses no release. Every
-	// release wakes all watchers of its key. The channel has room for one wake-up and is never closed;
-	// wake-ups are hints: they coalesce, may be spurious, and an expiry need not be signalled.
+	// Watch returns a channel that gets a value when the lock of key may have become free. It
+	// returns once the subscription is live, so a caller that subscribes and then tries again
+	// misses no release. Every release wakes all watchers of its key. The channel has room for
+	// one wake-up and is never closed; wake-ups are hints: they coalesce, may be spurious, and an
+	// expiry need not be signaled.
 	//
 	// When the subscription breaks, the Locker subscribes again, and the channel then gets a wake-up if a
 	// release may have been missed. A subscription that resumes and has missed nothing need not wake its
@@ -143,17 +146,17 @@ type Waiter interface {
 type Fencer interface {
 	Locker
 
-	// Fence returns a number greater than every number minted for key before, by anyone, across releases,
-	// expiries and re-acquisitions. ok is false if token does not hold the lock, even if it waits
-	// for it. If the backend can lose the last number, the next one starts at a clock that has grown since, as
-	// the adapter documents. Numbers are less than 2^63. An error that wraps [errors.ErrUnsupported] means
-	// that this key has no fencing numbers.
+	// Fence returns a number greater than every number minted for key before, by anyone, across
+	// releases, expiries and re-acquisitions. ok is false if token does not hold the lock, even
+	// if it waits for it. If the backend can lose the last number, the next one starts from a
+	// clock that has advanced since, as the adapter documents. Numbers are less than 2^63. An
+	// error that wraps [errors.ErrUnsupported] means that this key has no fencing numbers.
 	Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error)
 }
 
 var (
 	// ErrHeld means that another token holds the lock.
-	ErrHeld = errors.New("the lock is held by another")
+	ErrHeld = errors.New("the lock is held by another token")
 
 	// ErrNotHeld means that the lease or token does not, or no longer, hold the lock.
 	ErrNotHeld = errors.New("the lock is not held")

@@ -21,7 +21,7 @@ type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// Event is a step of an acquisition or of a lease.
+// Event describes a step of an acquisition or of a lease.
 type Event struct {
 	Kind EventKind
 	Key  string
@@ -38,19 +38,19 @@ type Event struct {
 // EventKind is the kind of an [Event].
 type EventKind uint8
 
-// Each acquisition is reported as one of Acquired, Refused and Failed, unless its arguments were
-// invalid or its context had already ended. [Resume] counts as an acquisition.
+// Each acquisition is reported as exactly one of Acquired, Refused and Failed, unless its
+// arguments were invalid or its context had already ended. [Resume] counts as an acquisition.
 const (
-	// Waiting means that an acquisition was refused for the first time and waits. With [WithRetry]
-	// it may also have failed, with Err as the reason. A [Waiter] outside of this module does not
-	// report that its callers wait.
+	// Waiting means that an acquisition was refused for the first time and waits. With
+	// [WithRetry] it may also have failed, with Err as the reason. A [Waiter] outside this module
+	// does not report that its callers wait.
 	Waiting EventKind = iota + 1
 
 	// Acquired means that an acquisition has the lock.
 	Acquired
 
-	// Refused means that an acquisition ended because another token holds the lock, after waiting
-	// or without.
+	// Refused means that an acquisition ended because another token holds the lock, with or
+	// without waiting.
 	Refused
 
 	// Failed means that an acquisition ended with any other error.

@@ -110,7 +110,7 @@ func TestObserved(t *testing.T) {
 
 			_, err = locker.TryLock(t.Context(), l, "k", time.Hour)
 			assert.ErrorIs(t, err, locker.ErrHeld)
-			assert.Equal(t, []string{`locker: try lock "k": the lock is held by another`}, j.errs(locker.Refused))
+			assert.Equal(t, []string{`locker: try lock "k": the lock is held by another token`}, j.errs(locker.Refused))
 			assert.Equal(t, []string{"refused k 0 held"}, j.take())
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()

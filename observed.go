@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Observed returns a Locker that behaves as l does and reports to o what becomes of its
-// acquisitions and leases. It implements the optional interfaces that l implements, and no others.
+// Observed returns a Locker that behaves as l does and reports to o what happens to its
+// acquisitions and leases. It implements the optional interfaces that l implements, and no
+// others.
 //
 // Any Locker can be observed, and an observed one can be wrapped. Over a cohort, o receives the
 // events of each caller; under it, those of the lock on the backend that the callers of a process

@@ -36,8 +36,8 @@ func apply(opts []Option) options {
 	return o
 }
 
-// Backoff returns the delay after a waiter's attempt-th refusal, counted from 1. Zero or less is no
-// delay.
+// Backoff returns the delay after a waiter's attempt has been refused; attempts count from 1.
+// Zero or less means no delay.
 type Backoff func(attempt int) time.Duration
 
 // WithBackoff sets the delay between the attempts of a caller that waits for a lock. The default,
@@ -46,11 +46,11 @@ type Backoff func(attempt int) time.Duration
 // 0.5 to 1 second. On a [Waiter] there is no polling and WithBackoff has no effect.
 func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 
-// WithRetry makes [Lock], [Do], [LockAll] and [DoAll] retry after backend errors, such as those of
-// a server that restarts, until they have the lock or ctx ends. The delay between two tries grows
-// from 25 to 50 milliseconds up to 0.5 to 1 second. When ctx ends, the error wraps ctx's error and
-// the last backend error. All backend errors are retried, even one that does not go away by itself,
-// such as a wrong password, so give ctx a deadline. Invalid arguments are not retried.
+// WithRetry makes [Lock], [Do], [LockAll] and [DoAll] retry after backend errors, such as those
+// of a server that restarts, until they have the lock or ctx ends. The delay between two tries
+// grows from 25 to 50 milliseconds up to 0.5 to 1 second. When ctx ends, the error wraps ctx's
+// error and the last backend error. All backend errors are retried, even one that persists, such
+// as that of a wrong password, so give ctx a deadline. Invalid arguments are not retried.
 //
 // Each try has a new token, so WithRetry cannot be combined with [WithToken], and a new place in
 // the queue. WithRetry has no effect on [TryLock], [TryDo] and [Resume].
@@ -64,10 +64,10 @@ func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 // WithMinHold keeps the lock for at least d from when it was acquired. An earlier Unlock does not
 // release the lock but extends it until then. If the holder dies, the lock still ends with its ttl.
 //
-// This makes a job run once in a period. All replicas start it at about the same time with [TryDo].
-// One of them runs it, whatever the outcome, and the others are refused, even those that come after
-// it has ended. Choose d longer than the replicas are apart and shorter than the period: for a
-// nightly job an hour is a good choice.
+// This makes a job run once in a period. All replicas start it at about the same time with
+// [TryDo]. One of them runs it, whatever the outcome, and the others are refused, even those that
+// come after it has ended. Choose d longer than the time by which the replicas may be apart, and
+// shorter than the period: for a nightly job an hour is a good choice.
 //
 // If the extension fails, Unlock retries it for as long as an Unlock may take and then returns the
 // error. The lock is not released even then, but it ends with its ttl. If d is too long for the

@@ -182,9 +182,9 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has been
-// done under the lock yet. It asks by extending a lock that nobody holds; what else comes of that
-// does not matter.
+// tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has
+// been done under the lock yet. It asks by extending a lock that no token holds; what else comes
+// of that does not matter.
 func (a *acquisition) tryMinHold(ctx context.Context) error {
 	if a.opts.minHold <= a.ttl {
 		return nil

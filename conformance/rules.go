@@ -35,13 +35,14 @@ const (
 	c9During = "C9 When ctx ends during the call, the method returns ctx's error within one I/O timeout of the " +
 		"client, and promptly when ctx's deadline is nearer than that; from then on it starts nothing more for " +
 		"that call, except to undo it."
-	c9RollBack = "C9 A roll-back may use a context of its own that has not ended, bounded in time."
+	c9RollBack = "C9 A rollback may use a context of its own that has not ended, bounded in time."
 	c9InOrder  = "C9 An Extend or a Release of that token on the same Locker waits behind what is still under way."
 
 	c10Faults = "C10 Faults are errors. A backend that is down, hung, read-only or out of memory is an error that " +
 		"wraps its cause, never (false, nil), never a success and never a panic."
 
-	c11Foreign = "C11 Foreign values. What the Locker can tell it did not write is an error and is left alone."
+	c11Foreign = "C11 Foreign values. A value that the Locker recognizes as not its own is an error and is " +
+		"left alone."
 
 	c12AnyName = "C12 Any name works, and any token, of 1 to 1,024 bytes."
 
@@ -56,7 +57,7 @@ const (
 const (
 	aAcquire = "A1 Acquire takes the lock for token if it is free, in one attempt. False means that another token " +
 		"holds the lock, or is next in the queue for it on this Locker. When token holds the lock already, Acquire " +
-		"is Extend."
+		"acts as Extend."
 	eExtend = "E1 Extend sets the remaining time of a lock that token holds to ttl. False means that token does not " +
 		"hold the lock."
 	rRelease = "R1 Release frees a lock that token holds. False means that token does not hold the lock."
@@ -69,7 +70,7 @@ const (
 		"no release."
 	w3WakesAll = "W3 Every release wakes all watchers of its key."
 	w4Channel  = "W4 The channel has room for one wake-up and is never closed; wake-ups are hints: they coalesce, may " +
-		"be spurious, and an expiry need not be signalled."
+		"be spurious, and an expiry need not be signaled."
 	w5Reconnects = "W5 When the subscription breaks, the Locker subscribes again, and the channel then gets a wake-up " +
 		"if a release may have been missed."
 	w6Resumed = "W6 A subscription that resumes and has missed nothing need not wake its watchers."
@@ -104,8 +105,8 @@ const (
 	f1Monotonic = "F1 Fencer is a Locker that can mint fencing numbers. Fence returns a number greater than every " +
 		"number minted for key before, by anyone, across releases, expiries and re-acquisitions."
 	f2Holder = "F2 ok is false if token does not hold the lock, even if it waits for it."
-	f3Lost   = "F3 If the backend can lose the last number, the next one starts at a clock that has grown since, as the " +
-		"adapter documents."
+	f3Lost   = "F3 If the backend can lose the last number, the next one starts from a clock that has advanced " +
+		"since, as the adapter documents."
 	f4Range       = "F4 Numbers are less than 2^63."
 	f5Unsupported = "F5 An error that wraps errors.ErrUnsupported means that this key has no fencing numbers."
 )

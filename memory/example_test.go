@@ -24,7 +24,7 @@ func Example() {
 	_, err = locker.TryLock(ctx, l, "invoice/42", 30*time.Second)
 	fmt.Println(err)
 	// Output:
-	// locker: try lock "invoice/42": the lock is held by another
+	// locker: try lock "invoice/42": the lock is held by another token
 }
 
 // Each New is a backend of its own, where all locks are free. Share one to exclude each other.

@@ -342,6 +342,6 @@ func TestErrorInTheQueue(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(began))
 		assert.Zero(t, deadline)
 		assert.True(t, errors.Is(err, context.DeadlineExceeded) && errors.Is(err, locker.ErrHeld))
-		assert.EqualError(t, err, "context deadline exceeded: the lock is held by another")
+		assert.EqualError(t, err, "context deadline exceeded: the lock is held by another token")
 	})
 }
