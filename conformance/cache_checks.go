@@ -9,12 +9,12 @@ import (
 
 // The rules of a cache. Those above the empty line are in the documentation of package singleflight.
 const (
-	cacheGet        = "ok is false if there is none that may be used, which is no error."
+	cacheGet        = "ok is false if there is none that may be used, which is not an error."
 	cacheSet        = "Set stores the value of key, replacing any other."
 	cacheAdd        = "Add stores the value of key if Get would find none, as one atomic step."
 	cacheStale      = "Stale returns the last value of key, after Get has found none."
 	cacheDelete     = "Delete removes the value of key, so that neither Get nor Stale returns it."
-	cacheDeleteNone = "That there is none is not an error."
+	cacheDeleteNone = "It is not an error if there is none."
 	cacheContext    = "A method should return when its context has ended."
 
 	cacheLasts   = "Get and Stale return a value for as long as the cache was made to, and no longer."

@@ -13,11 +13,11 @@ import (
 // breaker decides whether a backend, that of the locks or that of the cache, is asked, so that callers do not each
 // find out by a timeout that it is down.
 //
-// Its evidence is the outcome of requests. A request without an answer trips it: one that ended with its
-// context, took a quarter of the timeout and failed, or failed with a network error. It trips for all keys if
-// the backend has answered no request for a quarter of the timeout, and otherwise for the request's key
-// alone, which may be on a server of its own. An error that is an answer, such as that of an entry
-// which cannot be decoded, does not trip it.
+// Its evidence is the outcome of requests. A request without an answer trips it: one that ended
+// with its context, took a quarter of the timeout and failed, or failed with a network error. It
+// trips for all keys if the backend has answered no request for a quarter of the timeout, and
+// otherwise for the request's key alone, which may be on a server of its own. An error that is an
+// answer, such as that of an entry that cannot be decoded, does not trip it.
 //
 // Once the breaker has tripped, the backend is left alone for a pause. After that a probe in the background asks it
 // again, and the callers go on without it until it has answered: no caller waits for a backend that is known to be
@@ -38,8 +38,9 @@ const (
 	maxProbes     = 4
 	probeTimeouts = 30
 
-	// forgetPauses is for how many times its pause and timeout a backend is left alone if no caller starts a
-	// probe. What is known of the backend is then too old to rely on.
+	// forgetPauses bounds how long a backend is left alone if no caller starts a probe, as a
+	// multiple of its pause and timeout together. What is known of the backend is then too old to
+	// rely on.
 	forgetPauses = 10
 )
 

@@ -15,7 +15,8 @@ import (
 // little time. A method should return when its context has ended. If one does not, callers still
 // return when their own contexts end, and later ones are served without the cache.
 type Cache[V any] interface {
-	// Get returns the value of key. ok is false if there is none that may be used, which is no error.
+	// Get returns the value of key. ok is false if there is none that may be used, which is not
+	// an error.
 	Get(ctx context.Context, key string) (v V, ok bool, err error)
 
 	// Set stores the value of key, replacing any other. Its error costs the fleet further loads but reaches
@@ -32,7 +33,7 @@ type Adder[V any] interface {
 
 // StaleCache is a [Cache] that keeps values for some time after Get has stopped returning them. The
 // Loader returns such a value immediately, and one process of the fleet refreshes it in the
-// background, see [WithMaxRefreshes].
+// background; see [WithMaxRefreshes].
 //
 // A refresh's error reaches no caller, only the observer of [WithLoadObserver]; the next miss starts
 // another refresh. If the source panics during a refresh, the program ends, as it does for any goroutine.
@@ -44,8 +45,8 @@ type StaleCache[V any] interface {
 
 // read reads the cache, unless the value of key is outdated. After an error ok is false.
 //
-// It is most of a hit, which runs on a new goroutine. It must not be called so deep there that the
-// stack has to grow, which would cost more than all the rest.
+// It is most of a hit, which runs on a new goroutine. It must not be called at a depth at which
+// the stack has to grow, which would cost more than everything else.
 func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err error) {
 	if l.outdated.has(key) {
 		return v, false, nil

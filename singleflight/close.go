@@ -11,19 +11,20 @@ import (
 	"github.com/golockers/locker/internal/cleanup"
 )
 
-// Close ends the use of the Loader. Call it before the process ends, and before the clients of the locks and of the
-// cache are closed, so that no lock is left behind for the fleet to wait for.
+// Close shuts the Loader down. Call it before the process ends, and before the clients of the
+// locks and of the cache are closed, so that no lock is left behind for the fleet to wait for.
 //
 // From then on Load and Update return [locker.ErrClosed]. Work that no caller waits for ends at once: the
 // contexts of a refresh's source, and of the source of a load that all callers have left, are cancelled. Close
 // waits until those sources have returned, the calls in progress have been served, the values that were loaded
 // are stored, and the locks are released. An old value that Update could not delete stays in the cache.
 //
-// If ctx ends first, Close cancels the contexts of all sources and of Update's changes. Their callers get
-// ErrClosed, and nothing more is stored. The locks that are still held after a quarter of the backend timeout
-// ([WithBackendTimeout], 2 seconds by default) are released all the same. Close returns an error that wraps
-// ctx's, no later than one backend timeout after ctx has ended. Only a source that does not return when its
-// context ends goes on, as does one whose context cannot end because that of its load's first caller cannot.
+// If ctx ends first, Close cancels the contexts of all sources and of Update's changes. Their
+// callers get ErrClosed, and nothing more is stored. The locks that are still held after a
+// quarter of the backend timeout ([WithBackendTimeout], 2 seconds by default) are released all
+// the same. Close returns an error that wraps ctx's, no later than one backend timeout after ctx
+// has ended. A source goes on only if it ignores the end of its context, or if its context cannot
+// end because that of its load's first caller cannot.
 //
 // Close may be called more than once and concurrently with other methods. The first Close whose ctx ends cuts the
 // work short for all.
@@ -194,7 +195,7 @@ func (t *lifetime) errCut(err error) error {
 	switch {
 	case err == nil || !t.cut.Load() || errors.Is(err, locker.ErrClosed):
 		return nil
-	case errors.Is(err, context.Canceled): // no context of the caller
+	case errors.Is(err, context.Canceled): // not the caller's context
 		return fmt.Errorf("%w: %v", locker.ErrClosed, err)
 	}
 	return fmt.Errorf("%w: %w", locker.ErrClosed, err)

@@ -1,5 +1,5 @@
-// Package singleflight spares callers that want the same thing at the same time the duplicate work:
-// one does it, and the others wait a moment for the result.
+// Package singleflight avoids duplicate work: of the callers that want the same thing at the same
+// time, one does the work, and the others wait for its result.
 //
 // [Group] does that within a process, for any function.
 //
@@ -30,11 +30,11 @@
 // Update has returned without an error, apart from the exceptions below:
 //
 //   - In this process no Load that begins later returns the old value.
-//   - No load that holds the key's lock stores the old value, in any process. Update waits for those in
-//     progress, the refreshes of stale values included, and deletes what they have stored.
-//   - In another process a Load that begins later may still return the old value if it joins a Load
-//     that began to read the cache before the deletion. That ends with the read, which lasts for one
-//     [WithBackendTimeout] at most.
+//   - No load that holds the key's lock stores the old value, in any process. Update waits for
+//     those in progress, including refreshes of stale values, and deletes what they have stored.
+//   - In another process a Load that begins later may still return the old value if it joins a
+//     Load that began to read the cache before the deletion. That ends with the read, which takes
+//     at most one [WithBackendTimeout].
 //
 // The lock cannot order loads that do not hold it. In another process, such a load may read the source before
 // the change and store the value after the deletion. These are loads

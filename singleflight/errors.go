@@ -4,9 +4,9 @@ import (
 	"fmt"
 )
 
-// PanicError is the error of [Group.Do] and [Loader.Load] for callers that waited for a function which
-// panicked. The caller whose function it is panics itself. If Value is an error, [errors.Is] and
-// [errors.As] find it.
+// PanicError is the error of [Group.Do] and [Loader.Load] for callers that waited for a function
+// that panicked. The caller whose function it is panics itself. If Value is an error, [errors.Is]
+// and [errors.As] find it.
 type PanicError struct {
 	Value any    // what the function panicked with
 	Stack []byte // where, as [debug.Stack] formats it

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// flight is one call of fn. It is also the context that fn gets, see flight_context.go.
+// flight is one call of fn. It is also the context that fn gets; see flight_context.go.
 //
 // It is open from its creation until it finishes, is closed, or is abandoned: during that time its key's
 // entry refers to it, and callers join it. The entry refers to an abandoned flight as unwinding, until fn
@@ -22,7 +22,7 @@ type flight[V any] struct {
 
 	// Guarded by group.mu.
 	done      chan struct{} // closed when the flight has finished; nil as long as nothing waits for that
-	before    *flight[V]    // an abandoned flight, for which this one waits before it calls fn, see unwindTime
+	before    *flight[V]    // an abandoned flight, for which this one waits before it calls fn; see unwindTime
 	abandoned int64         // the instant at which this flight was abandoned
 	callers   int32         // waiting for the result
 	place     place         // the field of its key's entry that refers to it
@@ -55,7 +55,8 @@ const (
 	exited
 )
 
-// run calls fn and finishes the flight. here reports whether run is on the goroutine of the first caller.
+// run calls fn and finishes the flight. here reports whether it runs on the first caller's
+// goroutine.
 func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 	normal := false
 	defer func() {
@@ -82,8 +83,8 @@ func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 	f.finish()
 }
 
-// begin waits a moment for the abandoned flight before this one. It reports false if this flight was abandoned
-// meanwhile: then fn is not called.
+// begin waits a moment for the abandoned flight before this one. It reports false if this flight
+// was abandoned in the meantime; fn is then not called.
 func (f *flight[V]) begin() bool {
 	if rest := unwindTime - time.Duration(instant(time.Now())-f.before.abandoned); rest > 0 {
 		timer := time.NewTimer(rest)
@@ -181,8 +182,8 @@ func (f *flight[V]) attach() {
 	f.abandonAndUnlock()
 }
 
-// detach lets the flight go on, and take callers, when its last caller has left. It reports false, and changes
-// nothing, if an attached flight has none any more.
+// detach lets the flight go on, and take callers, when its last caller has left. It reports
+// false, and changes nothing, if an attached flight has no callers left.
 func (f *flight[V]) detach() bool {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 //
 // Its Value returns the flight itself for its Group as the key, which is how Group.within finds it.
 
-// ending is the context that a flight which can end delegates to. It is one of package context, so that derived
-// contexts need no goroutine.
+// ending is the context that a flight delegates to if it can end. It comes from package context,
+// so that derived contexts need no goroutine.
 type ending struct {
 	context.Context
 	cancel context.CancelFunc

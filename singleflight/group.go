@@ -54,7 +54,7 @@ func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 	return g.call(ctx, key, false, fn)
 }
 
-// call is Do. If detached is true, the flight begins detached, see [flight.detach]. fn's context is the flight
+// call is Do. If detached is true, the flight begins detached; see [flight.detach]. fn's context is the flight
 // itself.
 func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(context.Context) (V, error)) (
 	v V, shared bool, err error) {
@@ -117,7 +117,7 @@ func (g *Group[V]) Forget(key string) {
 	}
 }
 
-// checkWithin returns an error if ctx is that of a function which runs for key.
+// checkWithin returns an error if ctx is that of a function that is running for key.
 func (g *Group[V]) checkWithin(ctx context.Context, key string) error {
 	f := g.within(ctx, key)
 	g.mu.Lock()

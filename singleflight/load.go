@@ -42,8 +42,8 @@ func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err 
 	return l.loadMissing(ctx, key, nil)
 }
 
-// loadMissing loads a value that is not in the cache, or that could not be read because of err. It is no part of load,
-// to keep the stack of a hit small.
+// loadMissing loads a value that is not in the cache, or that could not be read because of err.
+// It is separate from load, to keep the stack of a hit small.
 func (l *Loader[V]) loadMissing(ctx context.Context, key string, err error) (v V, _ error) {
 	e, _ := ctx.(ender)
 	if !l.lifetime.begin(e) {
@@ -175,7 +175,7 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 	forgets := w.forgets
 	l.mu.Unlock()
 	hasValue := false
-	defer func() { // also when the source panics
+	defer func() { // even if the source panics
 		s := &store[V]{key: key, work: w, v: v, how: l.storingNow(how, lease), lease: lease, outdated: outdated}
 		lost := hasValue && lease != nil && s.how == dont
 		l.mu.Lock()

@@ -82,22 +82,25 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // [locker.Watcher]; otherwise [WithMaxWait] is the bound. A process whose own value was refused loads that
 // key without the lock, one load at a time, for [WithOutagePause].
 //
-// If the backend of the locks or of the cache does not answer, Load calls the source without it; with
-// [WithFailClosed] it returns the error instead. A request lasts for [WithBackendTimeout], but no longer than half
-// of the time until the deadline of the caller that began the load, or a quarter of that timeout if that is more.
-// A caller that joins a load waits for the same request: if it has less time it leaves with its ctx's error.
-// Once a request has not been answered the backend is left alone, for all callers, until a probe in the
-// background is answered; the first follows after [WithOutagePause]. Callers start the probes: if none has done so
-// for ten times that pause and the timeout, half a minute with the defaults, the next callers ask the backend
-// themselves. If the backend has answered requests for other keys in the last quarter of its timeout, only this
-// key is loaded without it. An error that is an answer, such as that of an entry which cannot be decoded, concerns
-// one load. An error of storing the value does not reach Load, see [WithLoadObserver].
+// If the backend of the locks or of the cache does not answer, Load calls the source without it;
+// with [WithFailClosed] it returns the error instead. A request may take up to
+// [WithBackendTimeout], but no longer than half of the time until the deadline of the caller that
+// began the load, or a quarter of that timeout if that is longer. A caller that joins a load
+// waits for the same request: if it has less time it leaves with its ctx's error. Once a request
+// has not been answered the backend is left alone, for all callers, until a probe in the
+// background is answered; the first follows after [WithOutagePause]. Callers start the probes: if
+// none has done so for ten times that pause and the timeout, half a minute with the defaults, the
+// next callers ask the backend themselves. If the backend has answered requests for other keys in
+// the last quarter of its timeout, only this key is loaded without it. An error that is an
+// answer, such as that of an entry that cannot be decoded, concerns one load only. An error of
+// storing the value does not reach Load; see [WithLoadObserver].
 //
-// So one backend timeout after the first request to a backend that hangs, or sooner, later callers are served by
-// the source, whatever their deadlines. That requires requests that return when their contexts end. One that does
-// not is noticed a quarter of the timeout after that, or when a caller that waits for it leaves if that is later.
-// Callers that cannot leave wait until it returns, and if all callers of a key are such it is not noticed until
-// then: give Load a ctx with a deadline if the client of a backend may hang.
+// So one backend timeout after the first request to a backend that hangs, or sooner, later
+// callers are served by the source, whatever their deadlines. That requires requests that return
+// when their contexts end. One that does not is noticed a quarter of the timeout after that, or
+// when a caller that waits for it leaves, if that is later. Callers that cannot leave wait until
+// it returns, and if no caller of the key can leave, the hang is not noticed until then: give
+// Load a ctx with a deadline if the client of a backend may hang.
 //
 // A Loader remembers for some seconds what happened to a key, by ten bits of the key's hash: that it was
 // forgotten, its value refused, or its server silent. About one in 1,000 of the other keys is then treated in the
@@ -139,10 +142,11 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 	}
 }
 
-// Forget keeps what loads in progress in this process have read from being stored or returned to later callers.
-// Where the Cache is a [Deleter], use [Loader.Update] instead, which includes Forget and also orders the change with
-// the loads of other processes. Otherwise call Forget after a change in the source, and take the old value out of
-// the cache after Forget has returned, within the backend timeout ([WithBackendTimeout], 2 seconds by default):
+// Forget makes sure that what loads in progress in this process have read is neither stored nor
+// returned to later callers. Where the Cache is a [Deleter], use [Loader.Update] instead, which
+// includes Forget and also orders the change with the loads of other processes. Otherwise call
+// Forget after a change in the source, and take the old value out of the cache after Forget has
+// returned, within the backend timeout ([WithBackendTimeout], 2 seconds by default):
 //
 //	change(key)
 //	loader.Forget(key)

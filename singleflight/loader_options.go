@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// LoaderOption adjusts [NewLoader].
+// LoaderOption configures a [Loader].
 type LoaderOption func(*loaderOptions)
 
 type loaderOptions struct {
@@ -35,19 +35,21 @@ func WithLockTTL(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.lockTTL = orDefault(d, defaultOptions.lockTTL) }
 }
 
-// WithMaxHold limits how long one load holds up others. After that time later callers in this process do not
-// join it, its lock is no longer kept alive and is free when its ttl has passed, and the source's context ends
-// if no caller waits for the load. Its value still goes to the callers that do. A source that never returns is
-// therefore called again, but in each process only once for each key and MaxHold. The lock of an Update is kept
-// alive for no longer either. The default, used when d <= 0, is a minute.
+// WithMaxHold limits how long one load holds up others. After that time later callers in this
+// process do not join it, its lock is no longer kept alive and is free when its ttl has passed,
+// and the source's context ends if no caller waits for the load. Callers that still wait for it
+// get its value. A source that never returns is therefore called again, but in each process only
+// once for each key and MaxHold. The lock of an Update is kept alive for no longer either. The
+// default, used when d <= 0, is a minute.
 func WithMaxHold(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.maxHold = orDefault(d, defaultOptions.maxHold) }
 }
 
-// WithMaxWait limits how long a process that did not get the lock waits for the value: after that it calls
-// the source itself. The default, used when d <= 0, is a little more than MaxHold and the lock's ttl, 72
-// seconds, plus a random part of up to half of that, so that processes which began to wait together do not
-// all call the source together. A positive d is used without a random part.
+// WithMaxWait limits how long a process that did not get the lock waits for the value: after that
+// it calls the source itself. The default, used when d <= 0, is a little more than MaxHold and
+// the lock's ttl, 72 seconds, plus a random part of up to half of that, so that processes that
+// began to wait together do not all call the source together. A positive d is used without a
+// random part.
 func WithMaxWait(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.maxWait = max(d, 0) }
 }
@@ -81,9 +83,10 @@ func WithFailClosed() LoaderOption {
 	return func(o *loaderOptions) { o.failClosed = true }
 }
 
-// WithKeyPrefix sets what the names of the locks begin with: the lock of a key is prefix + key. With different
-// prefixes, Loaders that load different things can share a Locker and use the same keys. The Cache sees the key
-// alone. The default is no prefix. All processes of the fleet must use the same one.
+// WithKeyPrefix sets a prefix for the names of the locks: the lock of a key is named prefix +
+// key. With different prefixes, Loaders that load different things can share a Locker and use the
+// same keys. The Cache sees the key alone. The default is no prefix. All processes of the fleet
+// must use the same one.
 func WithKeyPrefix(prefix string) LoaderOption {
 	return func(o *loaderOptions) { o.keyPrefix = prefix }
 }

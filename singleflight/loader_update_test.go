@@ -222,7 +222,7 @@ func TestUpdateMistakes(t *testing.T) {
 			{l, "k", nil, `singleflight: update "k": nil change`, nil},
 			{l, "", notCalled(t), `singleflight: update "": invalid key: empty`, locker.ErrInvalidKey},
 			{NewLoader(p.locker(), p.cache(), source), "k", notCalled(t),
-				`singleflight: update "k": the Cache is no Deleter: unsupported operation`, errors.ErrUnsupported},
+				`singleflight: update "k": the Cache is not a Deleter: unsupported operation`, errors.ErrUnsupported},
 			{NewLoader(p.locker(), p.deleteCache(), source, WithLockTTL(time.Microsecond)), "k", notCalled(t),
 				`singleflight: update "k": locker: lock "k": invalid ttl: 1µs is less than a millisecond`, locker.ErrInvalidTTL},
 		} {

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// marks remembers for a short time that something happened to a key. It takes 8 KiB from the first mark on,
-// however many keys there are, and nothing before: keys differ by ten bits of their hashes. So a mark also
-// applies to one in a thousand of the other keys, and must do no harm there. The zero value has no marks.
+// marks remembers for a short time that something happened to a key. It takes 8 KiB from the
+// first mark on, however many keys there are, and nothing before that: it distinguishes keys by
+// ten bits of their hashes. So a mark also applies to one in a thousand of the other keys, and
+// must do no harm there. The zero value has no marks.
 type marks struct {
 	slots atomic.Pointer[[1 << 10]mark]
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// LoadEvent is how one [Loader.Load] ended, or work that a Loader did in the background.
+// LoadEvent describes how one [Loader.Load] ended, or work that a Loader did in the background.
 type LoadEvent struct {
 	Kind LoadEventKind
 	Key  string
@@ -21,7 +21,7 @@ type LoadEvent struct {
 // LoadEventKind is the kind of a [LoadEvent].
 type LoadEventKind uint8
 
-// Each Load is one event of one of these kinds.
+// Each Load is reported as one event of one of these kinds.
 const (
 	LoadHit        LoadEventKind = iota // the cache had the value
 	LoadJoined                          // another caller in this process got the value, in whichever way
@@ -66,13 +66,14 @@ func (k LoadEventKind) String() string {
 	return "LoadEventKind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// WithLoadObserver makes the Loader call observe at the end of each [Loader.Load], with the Load's ctx, and after
-// background work, with a ctx that has the values of the Load that started the work but does not end. observe
-// must be safe for concurrent use. The caller of Load waits for it, so it should return quickly. Without an
-// observer events cost nothing. A nil observe is an error of every Load.
+// WithLoadObserver makes the Loader call observe at the end of each [Loader.Load], with the
+// Load's ctx, and after background work, with a ctx that has the values of the Load that started
+// the work but does not end. observe must be safe for concurrent use. The caller of Load waits
+// for it, so it should return quickly. Without an observer events cost nothing. If observe is
+// nil, every Load returns an error.
 //
-// If all callers have left a load, each of them is an event with its ctx's error. The load itself, which goes on,
-// is none.
+// If all callers have left a load, each of them is reported with its ctx's error. The load itself
+// goes on and is not reported.
 func WithLoadObserver(observe func(ctx context.Context, e LoadEvent)) LoaderOption {
 	return func(o *loaderOptions) { o.observe, o.hasObserver = observe, true }
 }

@@ -16,7 +16,7 @@ type outdated struct {
 	busy bool // a goroutine is deleting their values
 }
 
-// maxOutdated is how many keys may be outdated. Then Update changes nothing any more.
+// maxOutdated is how many keys may be outdated. Beyond that, Update refuses other keys.
 const maxOutdated = 1 << 16
 
 func (o *outdated) has(key string) bool { return o.n.Load() != 0 && o.when(key) != 0 }

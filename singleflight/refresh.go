@@ -9,7 +9,8 @@ import (
 	"github.com/golockers/locker"
 )
 
-// refreshRest is how long a process leaves a key alone whose stale value another process refreshes.
+// refreshRest is how long a process leaves a key alone while another process refreshes its stale
+// value.
 const refreshRest = 100 * time.Millisecond
 
 // refresh loads key in the background, unless that is being done, here or in another process, or this process

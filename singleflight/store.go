@@ -82,9 +82,10 @@ func (l *Loader[V]) beingStored(key string) (v V, ok bool) {
 	return v, false
 }
 
-// conclude stores the value and then releases the lock, so that a process which the release wakes finds the value.
-// A request that the cache does not return from in time is left behind: the lock is then released, and this
-// process stores nothing more for the key until the request returns or MaxHold has passed.
+// conclude stores the value and then releases the lock, so that a process that the release wakes
+// finds the value. A request that the cache does not return from in time is left behind: the lock
+// is then released, and this process stores nothing more for the key until the request returns or
+// MaxHold has passed.
 func (l *Loader[V]) conclude(ctx context.Context, s *store[V]) {
 	end := sync.OnceFunc(func() { l.lifetime.end(nil) }) // Close does not wait for a request that was left behind
 	defer end()

@@ -12,20 +12,21 @@ import (
 
 // Deleter is a [Cache] that can delete a value. [Loader.Update] needs it.
 type Deleter[V any] interface {
-	// Delete removes the value of key, so that neither Get nor Stale returns it. That there is none is
-	// not an error.
+	// Delete removes the value of key, so that neither Get nor Stale returns it. It is not an
+	// error if there is none.
 	Delete(ctx context.Context, key string) error
 }
 
-// Update calls change, which changes what the source returns for key, and takes the old value out of the cache. It
-// holds the key's lock meanwhile, as a load does, so no load that holds the lock can store what it read before
-// the change after the deletion. Package singleflight's documentation, under Invalidation, describes what
-// that guarantees.
+// Update calls change, which changes what the source returns for key, and takes the old value out
+// of the cache. It holds the key's lock throughout, as a load does. So no load that holds the
+// lock can read before the change and store what it read after the deletion. Package
+// singleflight's documentation, under Invalidation, describes what that guarantees.
 //
-// Update waits for the lock for as long as ctx allows, and keeps it alive for up to [WithMaxHold]. The context of
-// change is cancelled when the lock is lost. If the lock cannot be taken, change is not called: unlike Load,
-// Update does not go on without the backend of the locks. If the Cache is no [Deleter], change is not
-// called either and the error wraps [errors.ErrUnsupported].
+// Update waits for the lock for as long as ctx allows, and keeps it alive for up to
+// [WithMaxHold]. The context of change is cancelled when the lock is lost. If the lock cannot be
+// taken, change is not called: unlike Load, Update does not go on without the backend of the
+// locks. If the Cache is not a [Deleter], change is not called either, and the error wraps
+// [errors.ErrUnsupported].
 //
 // Once change has been called, Update deletes the value, however change ended and even if ctx has ended: an error
 // does not prove that nothing was changed. If only change fails, its error is returned unchanged.
@@ -94,7 +95,7 @@ func (l *Loader[V]) checkUpdate(ctx context.Context, key string, change func(con
 		return errors.New("nil change")
 	}
 	if _, ok := l.cache.(Deleter[V]); !ok {
-		return fmt.Errorf("the Cache is no Deleter: %w", errors.ErrUnsupported)
+		return fmt.Errorf("the Cache is not a Deleter: %w", errors.ErrUnsupported)
 	}
 	if err := l.group.checkWithin(ctx, key); err != nil {
 		return err
@@ -168,7 +169,7 @@ func (l *Loader[V]) delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// maxDeleteDelay is how long the deletions of outdated values pause at most.
+// maxDeleteDelay is the longest pause between two deletions of outdated values.
 const maxDeleteDelay = 30 * time.Second
 
 // deleteLater tries in the background, with growing pauses, to delete the values of all outdated keys, until there

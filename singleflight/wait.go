@@ -109,9 +109,9 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 	}
 }
 
-// waitLimit returns how long to wait for a value. By default that is longer than a holder may take, so its end is
-// seen. A random part of up to half of that is added, so that processes which began together do not all call
-// the source together.
+// waitLimit returns how long to wait for a value. By default that is longer than a holder may
+// take, so its end is seen. A random part of up to half of that is added, so that processes that
+// began together do not all call the source together.
 func (l *Loader[V]) waitLimit() time.Duration {
 	if l.maxWait > 0 {
 		return l.maxWait
