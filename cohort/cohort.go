@@ -1,9 +1,9 @@
 // Package cohort lets the goroutines of a process share one place among the contenders for a lock.
 //
-// A [Locker] wraps any other. It keeps a queue for each key, sends one contender to the backend for
-// all the waiters of this process, and hands the lock from one to the next without a request. Many
-// goroutines that contend for a lock then cost the backend hardly more than one. The idea is lock
-// cohorting (Dice, Marathe and Shavit, PPoPP 2012).
+// A [Locker] wraps any other locker. It keeps a queue for each key, sends one contender to the
+// backend for all the waiters of this process, and hands the lock from one to the next without a
+// request. Many goroutines that contend for a lock then cost the backend hardly more than one.
+// The idea is lock cohorting (Dice, Marathe and Shavit, PPoPP 2012).
 //
 //	locks := cohort.New(redisv9.New(client))
 //	err := locker.Do(ctx, locks, "invoice/42", 30*time.Second, work)
@@ -40,9 +40,9 @@ const (
 	defaultMaxTenure   = 50 * time.Millisecond
 )
 
-// Locker is a [locker.Locker] over another one. It is first come, first served among the waiters of this
-// process, and each process gets its turn, see [WithMaxTenure]. It works over every Locker: a
-// Waiter, a Watcher or neither.
+// Locker is a [locker.Locker] over another one. It is first come, first served among the waiters
+// of this process, and each process gets its turn: see [WithMaxTenure]. It works over every
+// Locker: a Waiter, a Watcher or neither.
 //
 // The wrapped lock is always held under a private token. A lease can therefore be extended, released and
 // resumed only through the Locker that granted it: [locker.Resume] in another process returns
@@ -314,9 +314,9 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (uint64, bool, er
 }
 
 var (
-	errReleasing = errors.New("cohort: a release with this token has had no answer")
+	errReleasing = errors.New("cohort: a release with this token has not been answered")
 	errForgotten = errors.New("cohort: too many unanswered requests to know what this token holds")
-	errShortened = errors.New("cohort: an earlier request with a shorter ttl has had no answer and may yet arrive")
+	errShortened = errors.New("cohort: an earlier request with a shorter ttl has not been answered and may yet arrive")
 	errOvertaken = errors.New("cohort: the lock expired or was released before the answer")
 	errNoReturn  = errors.New("cohort: the wrapped Locker did not return")
 )

@@ -114,8 +114,9 @@ func addCapped(a, b time.Duration) time.Duration {
 	return a + b
 }
 
-// turns is what a record knows about taking turns with other processes on a backend that keeps no queue.
-// There the process that gives the lock up would take it again before others notice, so it rests first.
+// turns is what a record knows about taking turns with other processes on a backend that keeps no
+// queue. On such a backend, the process that gives the lock up would take it again before others
+// notice, so it rests first.
 type turns struct {
 	yield     bool // the last tenure was given up for others: let them go first
 	unqueued  bool // the backend keeps no queue for this key
@@ -157,14 +158,14 @@ func (r *record) nextRest() time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// observed is what a Locker of [locker.Observed] has besides.
+// observed has the additional methods of a Locker from [locker.Observed].
 type observed interface {
 	Behind() locker.Locker                    // what is observed
 	Substitute(l locker.Locker) locker.Locker // l, observed instead of it
 }
 
-// observe returns d, or d observed by what observes the wrapped Locker: an acquisition by a drive is then reported
-// as one, however many attempts it takes.
+// observe returns d, or d observed by what observes the wrapped Locker: a drive's acquisition is
+// then reported as one, however many attempts it takes.
 func (l *Locker) observe(d *driver) locker.Locker {
 	if o, ok := l.inner.(observed); ok {
 		return o.Substitute(d)
@@ -219,7 +220,7 @@ func (d *driver) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 	return woken, err
 }
 
-// CleanupOwner lets the cleanups of all keys count as the Locker's: see package cleanup.
+// CleanupOwner makes the cleanups of all keys count as the Locker's: see package cleanup.
 func (d *driver) CleanupOwner() any { return d.locker }
 
 func (d *driver) note(what *bool) {

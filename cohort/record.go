@@ -20,8 +20,8 @@ const (
 	minPeak    = 64 // below this a map is not worth replacing
 )
 
-// shard has the records of a part of the keys. Its mutex guards all that belongs to them and is never held
-// during a request: a function that lets go of it in between has a name that ends in Locked.
+// shard has the records of a part of the keys. Its mutex guards everything in them and is never
+// held during a request: a function that releases it in between has a name that ends in Locked.
 type shard struct {
 	mu       sync.Mutex
 	records  map[string]*record
@@ -30,12 +30,12 @@ type shard struct {
 	doubts   list.List // of *tenure, the oldest first
 	forgot   time.Time // until then a tenure that was dropped from doubts may hold a lock
 
-	_ [40]byte // keeps the mutexes of two shards out of one cache line
+	_ [40]byte // keeps two shards' mutexes out of the same cache line
 }
 
-// record is what this process does for a key. It exists as long as anything of that lasts, and the queue is
-// served as long as it exists: by the holder of the tenure, by a drive, or by an Acquire under way, each of
-// which calls settle when it ends.
+// record is what this process does for a key. It exists as long as any of that lasts, and as long
+// as it exists the queue is served: by the holder of the tenure, by a drive, or by an Acquire
+// under way, each of which calls settle when it ends.
 type record struct {
 	locker *Locker
 	shard  *shard
@@ -43,7 +43,7 @@ type record struct {
 
 	first, last *waiter // the queue
 	tenure      *tenure // the lock is held and handed on under this one
-	claims      *tenure // a list: they may hold the lock, see tenure.doubt
+	claims      *tenure // a list: they may hold the lock; see tenure.doubt
 	acquiring   int     // Acquires of claims under way
 	requesting  int     // these, and all other Acquires and Extends under way
 	givingUp    int     // Releases of tenures under way
@@ -59,7 +59,7 @@ func (l *Locker) shard(key string) *shard {
 	return &l.shards[maphash.String(l.seed, key)%shardCount]
 }
 
-// record returns the record of key, which it makes if need be.
+// record returns the record of key, creating it if necessary.
 func (s *shard) record(l *Locker, key string) *record {
 	r := s.records[key]
 	if r != nil && r.tenure != nil && r.first == nil {
@@ -188,8 +188,9 @@ func (r *record) lose(t *tenure) {
 	}
 }
 
-// expire ends a tenure whose holder has vanished, and reports whether it did. It does if no caller waits for the
-// lock, the backend's lock has ended as well, and the holder is not extending it.
+// expire ends a tenure whose holder has vanished, and reports whether it did. It ends the tenure
+// if no caller waits for the lock, the backend's lock has ended as well, and the holder is not
+// extending it.
 func (r *record) expire(now time.Time) bool {
 	t := r.tenure
 	if t == nil || t.holder == "" || t.requesting || r.first != nil || now.Before(t.until) {
@@ -260,7 +261,8 @@ func (r *record) forget(t *tenure) {
 	}
 }
 
-// waiter is one Wait in the queue. It is told exactly once what becomes of it, unless it leaves the queue first.
+// waiter is one Wait in the queue. It learns its outcome exactly once, unless it leaves the queue
+// first.
 type waiter struct {
 	ctx   context.Context
 	token string

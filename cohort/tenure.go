@@ -45,13 +45,15 @@ func (t *tenure) heldBy(token string, now time.Time) bool {
 	return t.holder == token && token != "" && now.Before(t.expires)
 }
 
-// lasts reports whether the backend holds the lock for ttl anyhow, and not for longer than it may.
+// lasts reports whether the backend holds the lock for ttl in any case, and not for longer than
+// it may.
 func (t *tenure) lasts(now time.Time, ttl, maxTenure time.Duration) bool {
 	left := t.until.Sub(now)
 	return t.record.tenure == t && left >= ttl && left-ttl <= maxTenure
 }
 
-// awaitTurnLocked waits for the end of the request that is under way for t. It lets go of s.mu meanwhile.
+// awaitTurnLocked waits for the end of the request that is under way for t. It releases s.mu
+// while it waits.
 func (s *shard) awaitTurnLocked(ctx context.Context, t *tenure) error {
 	if t.turn == nil {
 		t.turn = make(chan struct{})
@@ -75,9 +77,9 @@ func (t *tenure) endTurn() {
 	}
 }
 
-// requestLocked sends an Acquire (take) or an Extend for t, whose turn it is. True means that t.holder, or the
-// next one if that is empty, may have the lock for ttl from the start of the request. It lets go of the
-// shard's mutex during the request.
+// requestLocked sends an Acquire (take) or an Extend for t, whose turn it is. True means that
+// t.holder, or the next one if that is empty, may have the lock for ttl from the start of the
+// request. It releases the shard's mutex during the request.
 func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl time.Duration) (ok bool, err error) {
 	r, caller := t.record, t.holder
 	if t.unsure > 0 && t.unsure < ttl {
@@ -100,7 +102,7 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 	return ok, err
 }
 
-// sendLocked is one request for ttl, and what it means for what is known of the backend.
+// sendLocked makes one request for ttl, and updates what is known about the backend.
 func (l *Locker) sendLocked(ctx context.Context, t *tenure, take bool, ttl time.Duration) (ok bool, err error) {
 	r, s := t.record, t.record.shard
 	start := time.Now()
@@ -143,8 +145,8 @@ func (l *Locker) sendLocked(ctx context.Context, t *tenure, take bool, ttl time.
 	return l.inner.Extend(ctx, r.key, t.token, ttl)
 }
 
-// conclude is what becomes of t after a request for caller, and the result that the caller gets. The tenure
-// may have ended meanwhile, or have been forgotten.
+// conclude updates t after a request for caller, and returns the caller's result. The tenure may
+// have ended in the meantime, or have been forgotten.
 func (t *tenure) conclude(take, held bool, caller string, deadline time.Time, asked time.Duration, ok bool,
 	err error) (bool, error) {
 	r := t.record
@@ -201,9 +203,9 @@ func (t *tenure) begin(until time.Time, ttl time.Duration) {
 	}
 }
 
-// handoffLocked passes the lock of r.tenure to the first in the queue. If the tenure's time is up or the queue
-// is empty, it gives the lock up on the backend. The result is that of a Release by from, the token that had the lock. It
-// lets go of the shard's mutex during a request.
+// handoffLocked passes the lock of r.tenure to the first in the queue. If the tenure's time is up
+// or the queue is empty, it gives the lock up on the backend. The result is that of a Release by
+// from, the token that had the lock. It releases the shard's mutex during a request.
 func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now time.Time) (
 	released bool, err error) {
 	r, fresh := t.record, t.fresh
@@ -263,8 +265,8 @@ func (l *Locker) mayHandOn(t *tenure, now time.Time) bool {
 		now.Before(t.until) && !t.requesting && t.unsure == 0 && !t.releasing
 }
 
-// giveUpLocked ends the tenure on the backend, after which the queue gets another one. It lets go of the
-// shard's mutex during the request.
+// giveUpLocked ends the tenure on the backend, after which the queue gets another one. It
+// releases the shard's mutex during the request.
 func (l *Locker) giveUpLocked(ctx context.Context, t *tenure, from string) (released bool, err error) {
 	r, s := t.record, t.record.shard
 	r.tenure = nil
@@ -276,7 +278,7 @@ func (l *Locker) giveUpLocked(ctx context.Context, t *tenure, from string) (rele
 	}
 	s.mu.Unlock()
 	err = errNoReturn
-	defer func() { // whatever becomes of the request, the queue is served
+	defer func() { // whatever happens to the request, the queue is served
 		s.mu.Lock()
 		r.givingUp--
 		t.endTurn()
@@ -306,8 +308,8 @@ func (l *Locker) cleanUp(t *tenure) {
 	})
 }
 
-// watch sees to it that a holder that vanishes is passed over when its ttl ends. Since holders usually release
-// long before, the timer is left alone while it rings early enough.
+// watch makes sure that a holder that vanishes is passed over when its ttl ends. Since holders
+// usually release long before, the timer is left alone while it rings early enough.
 func (l *Locker) watch(t *tenure, now time.Time) {
 	switch {
 	case t.timer == nil:
@@ -334,7 +336,7 @@ func (l *Locker) holderExpired(t *tenure) {
 	case now.Before(t.expires):
 		l.watch(t, now)
 	case r.expire(now):
-	case t.requesting && r.first == nil: // conclude sees to it
+	case t.requesting && r.first == nil: // conclude takes care of it
 	default:
 		l.passOnLocked(t)
 	}
