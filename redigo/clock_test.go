@@ -225,7 +225,7 @@ func TestNoTime(t *testing.T) {
 	srv, l, raw := newServer(t, "--rename-command", "TIME", "")
 	for op, run := range operations(l, "k", "t") {
 		ok, err := run(background)
-		assert.ErrorContains(t, err, "the server does not tell its time, use WithClientClock", op)
+		assert.ErrorContains(t, err, "the server does not tell its time; use WithClientClock", op)
 		assert.ErrorContains(t, err, "unknown command", op)
 		assert.False(t, ok)
 	}

@@ -41,7 +41,7 @@ func (o *operation) inspect() (locker.Info, error) {
 	}
 	left := time.Duration(min(held.expiry-now/1000, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	if held.token == "" {
-		return info, fmt.Errorf("%w: a plain time, which is %v ahead", errForeign, left)
+		return info, fmt.Errorf("%w: a plain time, %v in the future", errForeign, left)
 	}
 	info.Token, info.TTL = held.token, left
 	return info, nil

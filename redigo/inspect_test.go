@@ -48,7 +48,7 @@ func TestInspect(t *testing.T) {
 	assert.Positive(t, inspect().TTL)
 
 	for value, text := range map[string]string{
-		"by hand": "by hand", fmt.Sprint(raw.now()/1e6 + 3600): "a plain time, which is ",
+		"by hand": "by hand", fmt.Sprint(raw.now()/1e6 + 3600): "a plain time, ",
 	} {
 		raw.do("SET", "locker:k", value)
 		info, err := l.Inspect(background, "k")

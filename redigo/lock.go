@@ -14,8 +14,8 @@ import (
 const maxRepeats = 3
 
 var (
-	errChanged   = errors.New("the value at the key changed again and again")
-	errUnwatched = errors.New("the server carried out a transaction although a watched key had changed")
+	errChanged   = errors.New("the value of the key kept changing")
+	errUnwatched = errors.New("the server executed a transaction although a watched key had changed")
 )
 
 // acquire creates the key or, when it is there and expired or token's own, rewrites it.

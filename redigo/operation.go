@@ -164,7 +164,7 @@ func refuse(command string, cause redis.Error) error {
 	case strings.HasPrefix(string(cause), "WRONGTYPE"):
 		return fmt.Errorf("%w: %w", errForeign, err)
 	case command == "TIME":
-		return fmt.Errorf("the server does not tell its time, use WithClientClock: %w", err)
+		return fmt.Errorf("the server does not tell its time; use WithClientClock: %w", err)
 	}
 	return err
 }

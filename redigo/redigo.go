@@ -46,12 +46,12 @@
 //
 // # Contexts and timeouts
 //
-// By default redigo waits for a reply without limit. A Locker waits for 3 s in each round trip, or
-// until ctx's deadline, whatever read timeout a connection was dialed with; when ctx is canceled,
-// a method returns within that time. A method that waits for a connection returns as soon as ctx
-// ends, and leaves a dial in the background: give the Dial function a timeout. A call whose
-// deadline is nearer than 3 s runs in a goroutine, and if the pool has a TestOnBorrow, so does each
-// call's borrowing; each costs some microseconds.
+// By default redigo waits for a reply without limit. A Locker waits for 3 s in each round trip,
+// or until ctx's deadline, whatever read timeout a connection was dialed with; when ctx is
+// canceled, a method returns within that time. A method that waits for a connection returns as
+// soon as ctx ends, and leaves its dial running in the background: give the Dial function a
+// timeout. A call whose deadline is nearer than 3 s runs in a goroutine, and if the pool has a
+// TestOnBorrow, so does each call's borrowing; each costs some microseconds.
 //
 // After a restart of the server, each connection that the pool still holds fails one operation,
 // unless the pool has a TestOnBorrow that detects it.
@@ -193,10 +193,10 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 }
 
 // Fence implements [locker.Fencer]. The numbers come from one counter for all locks of a prefix,
-// which has no expiry. A counter that is not there starts at the server's time in microseconds
-// since 1970, so numbers keep growing after a restart without data or an eviction, unless the
-// server's clock was set back. After a failover to a replica that lags, or a restart with old data,
-// numbers may repeat. The errors are those of Acquire.
+// which has no expiry. A missing counter starts at the server's time in microseconds since 1970,
+// so numbers keep growing after a restart without data or an eviction, unless the server's clock
+// was set back. After a failover to a replica that lags, or a restart with old data, numbers may
+// repeat. The errors are those of Acquire.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	fence, err = operate(ctx, l, key, token, func(o *operation) (uint64, error) { return o.fence(token) })
 	return fence, fence > 0, err

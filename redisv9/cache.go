@@ -17,8 +17,8 @@ type CacheConfig[V any] struct {
 	TTL time.Duration
 
 	// Stale is how much longer Stale returns it. All processes should use the same Stale for the
-	// same keys: with another one, the reader takes the time by which the two differ from a value's
-	// ttl, or adds it.
+	// same keys: otherwise, a reader finds a value fresh for longer or shorter, by the difference
+	// between the two.
 	Stale time.Duration
 
 	// TTLOf, if it is not nil, returns the ttl of a value in place of TTL. A value whose ttl is 0
@@ -40,7 +40,7 @@ type CacheConfig[V any] struct {
 //
 // The value of k is the key "cache:k", without anything around what Marshal returned, so other
 // programs can read it, write it and delete it. A value without an expiry is fresh until it is
-// deleted. A value that Unmarshal does not take, or that is no string, is an error that names the
+// deleted. A value that Unmarshal rejects, or that is not a string, is an error that names the
 // key; a Loader then loads the value and replaces it.
 //
 // # Absent values
@@ -59,13 +59,13 @@ type CacheConfig[V any] struct {
 // Each method is one request, and Stale none if CacheConfig.Stale is 0. With a client that reads
 // from replicas, values appear and vanish late: let a Cache read from masters.
 //
-// A method returns when its context ends, see the documentation of the package on contexts. A Set or
-// Add whose caller has left may still take effect. Set, Add and Delete of this Cache for the same
-// key wait for it.
+// A method returns when its context ends, as the package documentation describes under Contexts.
+// A Set or Add whose caller has left may still take effect. Set, Add and Delete of this Cache for
+// the same key wait for it.
 type Cache[V any] struct{ values bytecache.Cache[V] }
 
 // NewCache returns a Cache on the servers of client, which may be any that [New] takes. If client
-// or c is invalid, every operation is an error. The caller closes client.
+// or c is invalid, every operation returns an error. The caller closes client.
 func NewCache[V any](client redis.UniversalClient, c CacheConfig[V]) *Cache[V] {
 	return &Cache[V]{bytecache.New("redisv9", bytecache.Config[V](c),
 		func(prefix string, stale time.Duration) bytecache.Store {
@@ -78,8 +78,8 @@ func (c *Cache[V]) Get(ctx context.Context, key string) (v V, ok bool, err error
 	return c.values.Get(ctx, key)
 }
 
-// Stale returns the value of key, even if it has not been fresh for up to CacheConfig.Stale. If
-// that is 0, there is none.
+// Stale returns the value of key, fresh or not, until it has been stale for CacheConfig.Stale. If
+// that is 0, Stale finds none.
 func (c *Cache[V]) Stale(ctx context.Context, key string) (v V, ok bool, err error) {
 	return c.values.Stale(ctx, key)
 }
@@ -95,7 +95,7 @@ func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err er
 	return c.values.Add(ctx, key, v)
 }
 
-// Delete removes the value of key, fresh or stale. That there is none is not an error.
+// Delete removes the value of key, fresh or stale. It is not an error if there is none.
 func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 	return c.values.Delete(ctx, key)
 }

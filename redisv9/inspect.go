@@ -14,8 +14,8 @@ import (
 )
 
 // Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
-// request. Waiters whose process has gone count until the queue passes them over. A lock of package
-// redigo, a plain time and a value of another type are errors.
+// request. Waiters whose process has gone are counted until the queue passes them over. A lock of
+// package redigo, a plain time and a value of another type are errors.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
 }
@@ -24,8 +24,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 // of each server with SCAN, about a thousand in one request, and makes a request for each lock. It
 // remembers the keys that it has met, since SCAN repeats itself.
 //
-// On a Cluster it asks all masters, and on a Ring the shards that are up. Other clients that are not
-// go-redis's own do not show their servers: the error is then [errors.ErrUnsupported].
+// On a Cluster it asks all masters, and on a Ring the shards that are up. A client that is not
+// one of go-redis's own does not show its servers: the error is then [errors.ErrUnsupported].
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		servers, err := l.scans(ctx)

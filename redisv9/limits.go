@@ -42,7 +42,7 @@ func limitsOfCluster(o *redis.ClusterOptions) limits {
 		honorsContexts(o.ContextTimeoutEnabled, o.TLSConfig != nil))
 }
 
-// limitsOfUnknown are those of a client that wraps one of go-redis's with its default options.
+// limitsOfUnknown are the limits of a client that wraps one of go-redis's with default options.
 func limitsOfUnknown() limits {
 	o := complete(new(redis.Options))
 	return newLimits(o.ReadTimeout, o.WriteTimeout, relaxedTimeout(o), false)
@@ -60,7 +60,7 @@ func newLimits(read, write, relaxed time.Duration, honorsContexts bool) limits {
 	}
 }
 
-// honorsContexts reports whether a client ends with its context. A dial by TLS does not.
+// honorsContexts reports whether a client's calls end with their contexts. A TLS dial does not.
 func honorsContexts(enabled, tls bool) bool { return enabled && !tls }
 
 // complete returns what go-redis makes of o: its defaults differ from version to version.

@@ -20,8 +20,7 @@
 //		resetchannels &locker:* &!wait:locker:*
 //
 // In the names that begin with "!", bytes of the prefix other than letters, digits and :._-/ are
-// replaced by % and two hexadecimal digits. A user who may not subscribe waits by asking again and
-// again.
+// replaced by % and two hexadecimal digits. A user who may not subscribe waits by polling.
 //
 // # Other programs
 //
@@ -62,9 +61,9 @@ import (
 // connection, and two goroutines, for less than a minute after they were last needed.
 //
 // All its methods return ctx's error when ctx is done, and an error that wraps the client's when
-// the server is down, hung, read-only or out of memory, or has another type of value at the lock's
-// key; such a value is left alone. Any string there is a lock, unless it looks like one of package
-// redigo's. Without an expiry it is held until it is deleted.
+// the server is down, hung, read-only or out of memory, or has another type of value at the
+// lock's key; such a value is left alone. Any string there is a lock, unless it looks like one of
+// package redigo's. A lock without an expiry is held until its key is deleted.
 type Locker struct {
 	client redis.UniversalClient
 	prefix string // of the locks' keys, and of the channels on which their releases are announced
@@ -102,13 +101,13 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker that keeps its locks on the servers of client. The caller closes the client
-// when the Locker is no longer used. With a nil client every operation is an error.
+// New returns a Locker that keeps its locks on the servers of client. The caller closes the
+// client when the Locker is no longer used. With a nil client every operation returns an error.
 //
-// With an AutoPipeliner of go-redis every operation is an error as well: its commands ignore
-// contexts and are repeated in batches. Pass the client that it was made from. If client is not one
-// of go-redis's own types but wraps one, New makes safe assumptions: a Cluster, go-redis's default
-// timeouts, and ContextTimeoutEnabled off.
+// With an AutoPipeliner of go-redis every operation returns an error as well: its commands ignore
+// contexts and are repeated in batches. Pass the client that it was made from. If client is not
+// one of go-redis's own types but wraps one, New makes safe assumptions: a Cluster, go-redis's
+// default timeouts, and ContextTimeoutEnabled off.
 func New(client redis.UniversalClient, opts ...Option) *Locker {
 	var o options
 	for _, opt := range opts {
@@ -166,7 +165,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 var (
 	errNoClient = errors.New("redisv9: nil client")
 	errRepeated = errors.New("extended, but the request was sent again, and an earlier one may yet arrive")
-	errChanging = errors.New("the lock changed hands under each of three tries")
+	errChanging = errors.New("the lock changed hands during each of three tries")
 )
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
@@ -221,9 +220,9 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 // Extend replaces the remaining time of a lock that token holds by ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it
 // waits, as long as ctx lasts, for a call for the same token that a caller has left behind. If
-// go-redis sent the request more than once to a single server, Extend returns an error even if the
-// last reply was positive: an earlier request may still arrive, and end the lock after ttl whatever it
-// was extended to since.
+// go-redis sent the request more than once to a single server, Extend returns an error even if
+// the last reply was positive: an earlier request may still arrive and set the remaining time to
+// ttl, even if the lock has been extended further since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	s := redislock.NewSending(ctx, token)
 	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {

@@ -26,7 +26,7 @@ type subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// anySubscriber makes a map key of a client that may be none.
+// anySubscriber makes a map key of a client that may not be one.
 type anySubscriber struct{ subscriber }
 
 // on returns the hubs of the servers.
@@ -64,8 +64,8 @@ func (s *subscriptions) add(server subscriber) *pubsub.Hub {
 }
 
 // conn is go-redis's PubSub as a hub needs it. A PubSub also connects again by itself, with all
-// channels in one request and sometimes without an error. The hub closes it after its first error,
-// and takes answers to requests that it has not made for an error.
+// channels in one request and sometimes without an error. The hub closes it after its first
+// error, and treats answers to requests that it has not made as an error.
 type conn struct {
 	pubsub  *redis.PubSub
 	timeout time.Duration
@@ -74,7 +74,8 @@ type conn struct {
 	cancel  context.CancelFunc
 }
 
-// dial subscribes, as a PubSub connects with its first request. A Cluster's goes by the channel's slot.
+// dial subscribes, as a PubSub connects with its first request. A Cluster's PubSub chooses the
+// node by the channel's slot.
 func dial(ctx context.Context, server subscriber, channel string, timeout time.Duration) (pubsub.Conn, error) {
 	p := server.Subscribe(ctx)
 	if err := p.Subscribe(ctx, channel); err != nil {
@@ -140,8 +141,8 @@ func (c *conn) Receive() (pubsub.Event, error) {
 	return pubsub.Event{}, err
 }
 
-// isRefusal reports whether an error is an answer on a connection that is as good as before. After
-// others that a server gives, as READONLY, go-redis connects again.
+// isRefusal reports whether an error is an answer on a connection that can still be used. After
+// other errors from a server, such as READONLY, go-redis connects again.
 func isRefusal(err error) bool {
 	for _, prefix := range []string{"NOPERM", "NOAUTH", "BUSY", "ERR"} {
 		if err != nil && redis.HasErrorPrefix(err, prefix) {

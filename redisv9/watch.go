@@ -64,7 +64,8 @@ func (l *Locker) servers(ctx context.Context) ([]subscriber, error) {
 	return shards, err
 }
 
-// unsupported marks the error of a user that may not subscribe, since there are other ways to wait.
+// unsupported marks the error for a user who may not subscribe, since there are other ways to
+// wait.
 func unsupported(err error) error {
 	if redis.HasErrorPrefix(err, "NOPERM") {
 		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)

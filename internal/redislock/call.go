@@ -73,7 +73,7 @@ func (s *Sending) String() string { return s.Token }
 // yet, and may take the lock when it is free. Or it took the lock, and the ttl has passed since.
 func (s *Sending) Refused(timeout, ttl time.Duration) error {
 	if since := time.Since(s.first); s.sends > 1 && since >= min(timeout, ttl) {
-		return fmt.Errorf("refused, but the first of %d requests went %v ago without an answer, "+
+		return fmt.Errorf("refused, but the first of %d requests was sent %v ago and not answered, "+
 			"and may have taken the lock in the meantime, or may yet", s.sends, since)
 	}
 	return nil

@@ -44,8 +44,8 @@ func (g *ghost) isMeant(m Message) bool {
 	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
 }
 
-// haunt adds a ghost of an entry whose waiter goes. If there are too many, one is forgotten, and
-// the channel is retired, so that the scripts soon pass over the forgotten entry.
+// haunt adds a ghost of an entry whose waiter is leaving. If there are too many, one is
+// forgotten, and the channel is retired, so that the scripts soon pass over the forgotten entry.
 func (i *inbox) haunt(w *waiting, g *ghost) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

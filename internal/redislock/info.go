@@ -29,7 +29,7 @@ func (ws *Waiters) Inspect(ctx context.Context, key string, keys Keys) (locker.I
 func ParseInfo(reply any) (locker.Info, error) {
 	list, _ := reply.([]any)
 	if len(list) != 3 {
-		return locker.Info{}, fmt.Errorf("unexpected reply to a question for a holder: %v", reply)
+		return locker.Info{}, fmt.Errorf("unexpected reply to an inspection: %v", reply)
 	}
 	value, isHeld := list[0].(string)
 	left, ok1 := list[1].(int64)
@@ -37,7 +37,7 @@ func ParseInfo(reply any) (locker.Info, error) {
 	info := locker.Info{Waiters: int(waiters)}
 	switch {
 	case !ok1 || !ok2 || !isHeld && list[0] != nil:
-		return locker.Info{}, fmt.Errorf("unexpected reply to a question for a holder: %v", reply)
+		return locker.Info{}, fmt.Errorf("unexpected reply to an inspection: %v", reply)
 	case !isHeld:
 		return info, nil
 	case value == "":
@@ -54,8 +54,8 @@ func ParseInfo(reply any) (locker.Info, error) {
 	return info, nil
 }
 
-// decodeToken returns the token that [EncodeToken] makes value of. A value that it makes of none is
-// returned as it is.
+// decodeToken is the inverse of [EncodeToken]. A value that EncodeToken cannot return is returned
+// unchanged.
 func decodeToken(value string) string {
 	if token := strings.TrimPrefix(value, escaped); EncodeToken(token) == value {
 		return token

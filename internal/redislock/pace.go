@@ -10,9 +10,9 @@ const (
 	// as gone after more than twice that.
 	LookAgain = 10 * time.Second
 
-	spread    = 50                     // rests differ by this part of them
+	spread    = 50                     // rests vary by one part in this many
 	late      = time.Millisecond       // after a lock's expiry, the rounding of its remaining time
-	afterEach = 25 * time.Millisecond  // for each that is before it in the queue,
+	afterEach = 25 * time.Millisecond  // for each entry before it in the queue,
 	afterMost = 40                     // up to so many, before the foremost of a process looks
 	sweepLate = 20 * time.Millisecond  // after a claim, for the queue itself to notice
 	firstGap  = 25 * time.Millisecond  // between two looks of the head, twice as long each time,

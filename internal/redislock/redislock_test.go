@@ -114,8 +114,8 @@ func TestHandoverInLongQueue(t *testing.T) {
 	assert.Less(t, many, few*12/5) // reading 256 entries took 2.6 times as long
 }
 
-// A process that was not heard of for 25 seconds, but has a live connection, may have too many
-// waiters. So it is offered a claim. If the claim lapses, all its entries are dropped.
+// A process that has not been heard from for 25 seconds, but has a live connection, may have too
+// many waiters. So it is offered a claim. If the claim lapses, all its entries are dropped.
 func TestUnseenProcess(t *testing.T) {
 	client, ctx := start(t), t.Context()
 	queue := redislock.NewNamespace("", true).Keys("k").Queue

@@ -18,13 +18,13 @@ var files embed.FS
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
 //
-//   - From 1 on: the entries of the waiters, "<channel> <nonce> <claim> <ttl> <token>", see
-//     [Entry]. The score is the entry's ticket, the microsecond at which it joined or one more than
-//     the last one's: no two are ever the same.
+//   - From 1 on: the entries of the waiters, "<channel> <nonce> <claim> <ttl> <token>"; see
+//     [Entry]. The score is the entry's ticket, the microsecond at which it joined or one more
+//     than the last one's: no two are ever the same.
 //   - 0 or 0.5: the nonce of the entry through which the present holder was served. With 0.5 it
 //     still has to claim the lock.
-//   - Below 0: when a process was last heard of, by the name of its channel, and when it was last
-//     asked whether it is alive, by "?" and that name; in milliseconds, negated.
+//   - Below 0: when a process was last heard from, by the name of its channel, and when it was
+//     last asked whether it is alive, by "?" and that name; in milliseconds, negated.
 //
 // A script that changes nothing, except Inspect, makes a write without effect, so that a read-only
 // replica refuses it.

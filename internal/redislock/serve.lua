@@ -64,7 +64,7 @@ local function serve()
 	end
 
 	-- reach returns how an entry is served: 'grant', 'claim', or nil when its process seems to be
-	-- gone, and then whether it has not been asked. One that listens but was not seen may have too much
+	-- gone, and then whether it has not been asked. One that listens but was not heard from may have too much
 	-- to look after, or its machine may have vanished: a claim tells.
 	local function reach(channel, claim)
 		local p = process(channel)

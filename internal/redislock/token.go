@@ -49,7 +49,7 @@ func ForeignReply(reply string) error {
 	return foreignError(value)
 }
 
-// isForeign does the same as refused.lua.
+// isForeign applies the same test as refused.lua.
 func isForeign(value string) bool {
 	rest := strings.TrimLeft(value, "0123456789")
 	digits := len(value) - len(rest)

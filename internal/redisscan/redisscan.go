@@ -1,5 +1,5 @@
-// Package redisscan enumerates the locks on Redis servers, whatever their client library and their
-// format.
+// Package redisscan enumerates the locks on Redis servers, for any client library and any format
+// of locks.
 package redisscan
 
 import (
@@ -57,5 +57,5 @@ func (l *Locks) List(prefix string, servers []Scan, yield func(locker.Info, erro
 	}
 }
 
-// globs escapes the characters to which a pattern gives a meaning.
+// globs escapes the characters that have a meaning in a pattern.
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
