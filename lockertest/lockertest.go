@@ -81,17 +81,18 @@ func (op Op) String() string {
 // Call is an operation that was called.
 type Call struct {
 	Op    Op
-	Key   string        // or the prefix, of List
+	Key   string        // or List's prefix
 	Token string        // of Acquire, Wait, Extend, Release and Fence
 	TTL   time.Duration // of Acquire, Wait and Extend
 
-	// The results, zero while the call is under way. OK reports whether it did what it was asked for.
+	// The results, zero while the call is under way. OK reports whether it did what it was asked
+	// to do.
 	OK  bool
 	Err error
 }
 
-// Locker is a [locker.Locker] in memory that a test controls. The zero value is ready, and each
-// Locker is a backend of its own. It is safe for concurrent use and must not be copied.
+// Locker is a [locker.Locker] in memory that a test controls. The zero value is ready to use, and
+// each Locker is a backend of its own. It is safe for concurrent use and must not be copied.
 type Locker struct {
 	memory memory.Locker
 
@@ -117,13 +118,14 @@ type name struct{ key, token string }
 // New returns a Locker that holds no locks.
 func New() *Locker { return new(Locker) }
 
-// Fail makes calls of op do nothing and return err. Fail with a nil err makes op work again, also
+// Fail makes calls of op do nothing and return err. Fail with a nil err makes op work again, even
 // after [Locker.Hang]. Fail(Acquire, err) applies to Wait as well, so every function that takes a
 // lock gets the error.
 //
-// Package locker takes a backend error for an unknown outcome: after a failed acquisition it releases
-// the token in the background. That Release succeeds at once, unless Release is made to fail as well.
-// It is then repeated for 5 seconds, and a test in a bubble has to sleep for that long before it ends.
+// Package locker treats a backend error as an unknown outcome: after a failed acquisition it
+// releases the token in the background. That Release succeeds at once, unless Release is made to
+// fail as well. It is then repeated for 5 seconds, and a test in a bubble has to sleep for that
+// long before it ends.
 func (l *Locker) Fail(op Op, err error) { l.set(op, trouble{err: err}) }
 
 // Hang makes calls of op block until their context ends, like those of a server that does not answer.
@@ -140,10 +142,10 @@ func (l *Locker) set(op Op, t trouble) {
 	l.trouble[op] = t
 }
 
-// Hold takes the lock of key, as another process would, and keeps it without expiry until release is
-// called. If the lock is held, its holder loses it, and callers that wait for it go on waiting.
-// Calling release again does nothing, and so does calling it after Lose or another Hold has taken
-// the lock.
+// Hold takes the lock of key, as another process would, and keeps it without expiry until release
+// is called. If the lock is held, its holder loses it, and callers that wait for it go on
+// waiting. Calling release again does nothing, nor does calling it after Lose or another Hold has
+// taken the lock.
 func (l *Locker) Hold(key string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,9 +165,9 @@ func (l *Locker) Hold(key string) (release func()) {
 	}
 }
 
-// Lose takes the lock of key from its holder, as an eviction or a restart of the server would. It
-// passes to the next in the queue, if there is one. The holder notices at its next operation, such
-// as that of its keep-alive. Lose does nothing if the lock is free.
+// Lose takes the lock of key from its holder, as an eviction or a restart of the server would.
+// The lock passes to the next in the queue, if there is one. The holder notices at its next
+// operation, such as that of its keep-alive. Lose does nothing if the lock is free.
 func (l *Locker) Lose(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

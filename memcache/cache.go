@@ -40,8 +40,8 @@ type CacheConfig[V any] struct {
 //
 // The value of k is the item "cache:k", or a hash of that as for locks. Its flags are 1130455912
 // (the bytes "Cach"), and it contains the time until which the value is fresh, in milliseconds
-// since 1970, a colon, and what Marshal returned. An item with other flags or without that time is
-// an error that names the key, and so is a value that Unmarshal does not take. A Loader then loads
+// since 1970, a colon, and what Marshal returned. An item with other flags or without that time
+// is an error that names the key, and so is a value that Unmarshal rejects. A Loader then loads
 // the value and replaces the item.
 //
 // The server refuses an item of more than 1 MiB (its option -I) and then drops the previous one:
@@ -56,25 +56,25 @@ type CacheConfig[V any] struct {
 // # Time
 //
 // The wall clocks of the clients decide whether a value is fresh, since memcached counts whole
-// seconds and has no way here to ask it for the time that is left. A value is fresh for its ttl by
-// the clock of the process that stored it; in a process whose clock is ahead of that one it ends
-// earlier by as much, and later in one whose clock is behind. Keep the clocks synchronized, to
-// within a fraction of the shortest ttl. The item itself expires two to three seconds after the end
-// of Stale, however wrong the clocks are, unless that is more than 30 days away, when the client's
-// clock decides again, or after 2038-01-19, when it expires then.
+// seconds, and the client cannot ask it for the time that is left. A value is fresh for its ttl
+// by the clock of the process that stored it; in a process whose clock is ahead of that one it
+// ends earlier by as much, and later in one whose clock is behind. Keep the clocks synchronized,
+// to within a fraction of the shortest ttl. The item itself expires two to three seconds after
+// the end of Stale, however wrong the clocks are. If that is more than 30 days away, the client's
+// clock decides again; if it is after 2038-01-19, the item expires on that date.
 //
 // # Requests
 //
-// Each method is one request, except for Stale if CacheConfig.Stale is 0, which is none, and Add
-// beside an item, which is two if that is fresh and three if it is stale.
+// Each method takes one request, with two exceptions: Stale takes none if CacheConfig.Stale is 0,
+// and Add beside an item takes two if that is fresh and three if it is stale.
 //
-// A method returns when its context ends, see the documentation of the package on contexts. A Set or
-// Add whose caller has left may still take effect. Set, Add and Delete of this Cache for the same
-// key wait for it.
+// A method returns when its context ends, as the package documentation describes under Contexts.
+// A Set or Add whose caller has left may still take effect. Set, Add and Delete of this Cache for
+// the same key wait for it.
 type Cache[V any] struct{ values bytecache.Cache[V] }
 
 // NewCache returns a Cache on the servers of client. If client is nil or c is invalid, every
-// operation is an error. The caller closes client.
+// operation returns an error. The caller closes client.
 func NewCache[V any](client *gomemcache.Client, c CacheConfig[V]) *Cache[V] {
 	return &Cache[V]{bytecache.New("memcache", bytecache.Config[V](c),
 		func(prefix string, stale time.Duration) bytecache.Store {
@@ -87,8 +87,8 @@ func (c *Cache[V]) Get(ctx context.Context, key string) (v V, ok bool, err error
 	return c.values.Get(ctx, key)
 }
 
-// Stale returns the value of key, even if it has not been fresh for up to CacheConfig.Stale. If
-// that is 0, there is none.
+// Stale returns the value of key, fresh or not, until it has been stale for CacheConfig.Stale. If
+// that is 0, Stale finds none.
 func (c *Cache[V]) Stale(ctx context.Context, key string) (v V, ok bool, err error) {
 	return c.values.Stale(ctx, key)
 }
@@ -104,7 +104,7 @@ func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err er
 	return c.values.Add(ctx, key, v)
 }
 
-// Delete removes the value of key, fresh or stale. That there is none is not an error.
+// Delete removes the value of key, fresh or stale. It is not an error if there is none.
 func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 	return c.values.Delete(ctx, key)
 }
@@ -250,7 +250,7 @@ func cachedValue(item *gomemcache.Item) (b []byte, end time.Time, err error) {
 	ms, b, ok := bytes.Cut(item.Value, []byte{':'})
 	n, err := strconv.ParseInt(string(ms), 10, 64)
 	if item.Flags != cacheFlags || !ok || err != nil {
-		return nil, end, fmt.Errorf("the item %q is no value of a Cache: %d bytes with flags %d",
+		return nil, end, fmt.Errorf("the item %q is not a value of a Cache: %d bytes with flags %d",
 			item.Key, len(item.Value), item.Flags)
 	}
 	return b, time.UnixMilli(n), nil

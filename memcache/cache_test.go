@@ -125,7 +125,7 @@ func TestCacheOnServer(t *testing.T) {
 		} {
 			ok, err := operation()
 			assert.False(t, ok, what)
-			assert.ErrorContains(t, err, `memcache: cache `+name+` "k": the item "cache:k" is no value of a Cache`, what)
+			assert.ErrorContains(t, err, `memcache: cache `+name+` "k": the item "cache:k" is not a value of a Cache`, what)
 		}
 		require.NoError(t, c.Set(ctx, "k", "v"), what)
 		v, _, err := c.Get(ctx, "k")

@@ -46,7 +46,7 @@ func TestInspectFails(t *testing.T) {
 	l, ctx := New(client), t.Context()
 	require.NoError(t, client.Set(&gomemcache.Item{Key: "locker:k", Value: []byte("t"), Expiration: 60}))
 	info, err := l.Inspect(ctx, "k")
-	assert.ErrorContains(t, err, `the item "locker:k" is no lock of this package`)
+	assert.ErrorContains(t, err, `the item "locker:k" is not a lock of this package`)
 	assert.Equal(t, locker.Info{Key: "k"}, info)
 	_, err = New(nil).Inspect(ctx, "k")
 	assert.EqualError(t, err, "memcache: nil client")

@@ -32,12 +32,12 @@
 //
 // # Contexts
 //
-// The client knows no contexts, only its Timeout (500 ms by default), which bounds the dial and
-// again the exchange. A call whose context has a nearer deadline leaves the client behind when its
-// time is up. The exchange ends within the client's Timeout, and a later call for the same token on
-// the same Locker waits for that. Other calls return within the client's Timeout of their context's
-// end, or twice that if they dial. No request is started after the end. A DialContext function of
-// the client's must return when its context ends.
+// The client does not support contexts. It has only a Timeout (500 ms by default), which bounds
+// the dial and again the exchange. A call whose context has a nearer deadline leaves the client
+// behind when its time is up. The exchange ends within the client's Timeout, and a later call for
+// the same token on the same Locker waits for that. Other calls return within the client's
+// Timeout of their context's end, or twice that if they dial. No request is started after the
+// end. The client's DialContext function, if set, must return when its context ends.
 //
 // # What memcached does not promise
 //
@@ -53,10 +53,10 @@
 //   - Suspension. The clock of a suspended server stands still and is behind until its first reading after
 //     that. What is stored in that moment ends early by as long as the server was stopped. The same happens
 //     on a machine so overloaded that the server does not run for seconds.
-//   - Several servers. The client spreads names over its list of servers, in order. All clients need the
-//     same list at all times: while lists differ, so do the servers on which they look for a lock. A server
-//     that is down is an error; its locks do not move. A proxy that replaces a dead server by another makes
-//     two holders.
+//   - Several servers. The client spreads names over its list of servers, in order. All clients
+//     need the same list at all times: while lists differ, so do the servers on which they look
+//     for a lock. A server that is down is an error; its locks do not move. A proxy that replaces
+//     a dead server with another can give a lock two holders.
 //   - Lost replies. The call then returns an error, and the outcome is unknown. The client does not
 //     repeat the request; repeat it with the same token.
 //   - No cas. A server started with -C keeps no cas numbers: there, Extend and Release are errors.
@@ -118,8 +118,8 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker on the servers of client. The caller closes the client when the Locker is no
-// longer used. With a nil client every operation is an error.
+// New returns a Locker on the servers of client. The caller closes the client when the Locker is
+// no longer used. With a nil client every operation returns an error.
 //
 // Each call takes a connection while it runs, and the client keeps only MaxIdleConns of them (2 by
 // default) for each server: set it to the usual number of concurrent calls.
@@ -134,10 +134,11 @@ func New(client *gomemcache.Client, opts ...Option) *Locker {
 	return &Locker{client: client, prefix: o.prefix}
 }
 
-// Acquire takes the lock of key for token, for ttl and less than three seconds more, with one
-// request, or two if it is refused. See [locker.Locker] for the results. The longest ttl is 30 days
-// less two seconds. An item that is no lock of this package is an error, and so is a server that
-// cannot be reached, does not answer within the client's Timeout, or is out of memory.
+// Acquire takes the lock of key for token, for ttl and less than three seconds more. It takes one
+// request, or two if it is refused. See [locker.Locker] for the results. The longest ttl is 30
+// days less two seconds. An item that is not a lock of this package is an error, and so is a
+// server that cannot be reached, does not answer within the client's Timeout, or is out of
+// memory.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	if err := l.begin(ctx, token); err != nil {
 		return false, err
@@ -287,7 +288,7 @@ func (l *Locker) read(ctx context.Context, k, token string) (*gomemcache.Item, e
 	case err != nil:
 		return nil, err
 	case item.Flags != flags || len(item.Value) == 0 || len(item.Value) > maxToken:
-		return nil, fmt.Errorf("the item %q is no lock of this package: %d bytes with flags %d",
+		return nil, fmt.Errorf("the item %q is not a lock of this package: %d bytes with flags %d",
 			k, len(item.Value), item.Flags)
 	}
 	return item, nil

@@ -75,7 +75,7 @@ func TestForeignValues(t *testing.T) {
 		require.NoError(t, err)
 		for name, op := range operations(l, "k", "t") {
 			ok, err := op(context.Background())
-			assert.EqualError(t, err, fmt.Sprintf(`the item "locker:k" is no lock of this package: `+
+			assert.EqualError(t, err, fmt.Sprintf(`the item "locker:k" is not a lock of this package: `+
 				`%d bytes with flags %d`, len(foreign.Value), foreign.Flags), name)
 			assert.False(t, ok)
 		}

@@ -41,9 +41,9 @@ type CacheConfig[V any] struct {
 //
 // # Memory
 //
-// Each operation, on whatever key, looks at two other values and removes those that have expired,
-// while one adds one value at most. So a Cache that is in use keeps no more than about twice as
-// many values as are fresh or stale, and one that is not used keeps what it has.
+// Each operation, whatever its key, looks at two other values, removes those that have expired,
+// and adds at most one value. So a Cache that is in use keeps no more than about twice as many
+// values as are fresh or stale, and one that is not used keeps what it has.
 type Cache[V any] struct {
 	config CacheConfig[V]
 
@@ -64,7 +64,7 @@ type cacheSlot[V any] struct {
 // sweepSlots is how many slots an operation sweeps.
 const sweepSlots = 2
 
-// NewCache returns an empty Cache. If c is invalid, every operation is an error.
+// NewCache returns an empty Cache. If c is invalid, every operation returns an error.
 func NewCache[V any](c CacheConfig[V]) *Cache[V] { return &Cache[V]{config: c} }
 
 // Get returns the value of key if there is a fresh one.
@@ -75,7 +75,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string) (v V, ok bool, err error
 	return c.find(ctx, "get", key, func(s *cacheSlot[V]) time.Duration { return s.fresh })
 }
 
-// Stale returns the value of key, even if it has not been fresh for up to CacheConfig.Stale.
+// Stale returns the value of key, fresh or not, until it has been stale for CacheConfig.Stale.
 func (c *Cache[V]) Stale(ctx context.Context, key string) (v V, ok bool, err error) {
 	return c.find(ctx, "stale", key, func(s *cacheSlot[V]) time.Duration { return s.end })
 }
@@ -129,7 +129,7 @@ func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err er
 	return added, nil
 }
 
-// Delete removes the value of key, fresh or stale. That there is none is not an error.
+// Delete removes the value of key, fresh or stale. It is not an error if there is none.
 func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 	if err := c.check(ctx, "delete", key); err != nil {
 		return err

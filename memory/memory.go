@@ -34,8 +34,9 @@ var (
 	_ locker.Lister    = (*Locker)(nil)
 )
 
-// Locker holds locks in this process's memory. The zero value is ready; each Locker is a backend of its
-// own. It is safe for concurrent use and must not be copied. The operations of a nil Locker fail.
+// Locker holds locks in this process's memory. The zero value is ready to use; each Locker is a
+// backend of its own. It is safe for concurrent use and must not be copied. The operations of a
+// nil Locker fail.
 type Locker struct {
 	shards [shardCount]shard
 	swept  atomic.Uint32 // counts sweeps; the shard that is next is this modulo shardCount

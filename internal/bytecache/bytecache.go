@@ -1,5 +1,5 @@
-// Package bytecache has what the caches of the adapters share: it makes a cache of values from a cache
-// of bytes, and validates a configuration.
+// Package bytecache has what the adapters' caches share: it turns a cache of bytes into a cache
+// of values, and validates the configuration.
 package bytecache
 
 import (
@@ -147,7 +147,7 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// encode returns the bytes of v and its ttl. If that is not positive, there are no bytes.
+// encode returns the bytes of v and its ttl. If the ttl is not positive, it returns no bytes.
 func (c *Cache[V]) encode(v V) (b []byte, ttl time.Duration, err error) {
 	if c.err != nil {
 		return nil, 0, c.err
