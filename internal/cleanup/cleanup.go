@@ -69,7 +69,7 @@ func Wait(ctx context.Context, owner any) error {
 	return nil
 }
 
-// running counts the running cleanups. It has an entry for an owner only while there are any.
+// running counts the running cleanups. It has an entry for an owner only while the owner has any.
 var running counts
 
 type counts struct {
@@ -132,10 +132,10 @@ func (c *counts) idle(id any) <-chan struct{} {
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Part is an owner that is part of another one, which its cleanups count for.
+// Part is an owner that is part of another one. Its cleanups count as that owner's.
 type Part interface{ CleanupOwner() any }
 
-// identity is owner as the key of a map. Owners that cannot be one share that of their type.
+// identity returns a map key for owner. Owners that cannot be map keys share their type's.
 func identity(owner any) any {
 	if p, ok := owner.(Part); ok {
 		owner = p.CleanupOwner()

@@ -24,8 +24,8 @@ type Apart[T any] struct {
 	panicked *Panic
 }
 
-// Panic is the value with which [Apart.Result] panics if the function did. It has the function's
-// own value and stack, neither of which the caller's stack shows.
+// Panic is the value with which [Apart.Result] panics if the function panicked. It has the
+// function's own value and stack, which the caller's stack does not show.
 type Panic struct {
 	Value any
 	Stack []byte

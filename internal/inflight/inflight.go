@@ -45,7 +45,7 @@ func Do[T any](ctx context.Context, c *Calls, token string, timeout time.Duratio
 	}
 	if err != nil && ok && !time.Now().Before(deadline) {
 		// A client that honors deadlines may be faster than ctx's timer, and returns an error of
-		// its own. To the caller both mean the same: ctx has ended.
+		// its own. To the caller both mean the same thing: ctx has ended.
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):

@@ -1,6 +1,7 @@
-// Package lazyctx has a context with a deadline that costs one allocation until Done is called.
-// [context.WithDeadline] costs several and starts a timer, which is more than all the rest of an uncontended
-// unlock, or of a read from a cache in memory, where nothing ever calls Done.
+// Package lazyctx provides a context with a deadline that costs one allocation until Done is
+// called. [context.WithDeadline] costs several and starts a timer. That is more than everything
+// else that an uncontended unlock does, or a read from a cache in memory, and there nothing ever
+// calls Done.
 package lazyctx
 
 import (
@@ -40,8 +41,8 @@ func WithDeadline(parent context.Context, deadline time.Time) *Context {
 	return &Context{parent: parent, deadline: deadline}
 }
 
-// Init makes a zero Context that is part of another value what [WithDeadline] returns. The deadline must not be
-// after parent's.
+// Init initializes a zero Context that is part of another value, as [WithDeadline] does. The
+// deadline must not be after parent's.
 func (c *Context) Init(parent context.Context, deadline time.Time) {
 	c.parent, c.deadline = parent, deadline
 }
@@ -103,9 +104,9 @@ func (c *Context) look() state {
 	return c.state
 }
 
-// Cancel ends the context and frees its timer. If the parent or the deadline has ended the context before, but
-// none of its methods was called since, Err returns [context.Canceled] from then on: finding that out would
-// cost as much as all the rest.
+// Cancel ends the context and frees its timer. If the parent or the deadline has ended the
+// context before that, but none of its methods has been called since, Err still returns
+// [context.Canceled]: finding out would cost as much as everything else.
 func (c *Context) Cancel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -173,7 +173,7 @@ func (l *link) took(e Event, told []*Subscription) ([]*Subscription, error) {
 		n = slices.IndexFunc(l.sent, func(r request) bool { return r.name() == e.Channel })
 	}
 	if n < 0 || n >= len(l.sent) {
-		return told, fmt.Errorf("an answer to no request: %q %v", e.Channel, e.Err)
+		return told, fmt.Errorf("an answer without a request: %q %v", e.Channel, e.Err)
 	}
 	for _, r := range l.sent[:n] { // the client lost their answers, but requests are carried out in order
 		h.answeredLocked(r, Event{Kind: Answer})

@@ -10,9 +10,9 @@ const (
 	paceRest  = 10 * time.Millisecond
 )
 
-// Pacer hands values on in order, ten at a time and up to 1,000 a second. It is for wake-ups after
-// which every listener asks the server: a pool of connections can serve ten at once, but not
-// thousands.
+// Pacer passes values on in order, ten at a time and up to 1,000 a second. It is for wake-ups
+// after which every listener asks the server: a pool of connections can serve ten at once, but
+// not thousands.
 type Pacer[T any] struct {
 	// Hand is called for each value, without a lock and on one goroutine at a time. It reports
 	// whether the value counts towards the limit. One that has become pointless does not.

@@ -5,8 +5,9 @@
 //
 // A hub promises:
 //
-//   - Join never blocks and never fails. The outcome of its first attempt is known within the timeout and about
-//     a second, even when a dial hangs. Whatever it was, the hub goes on trying until Close.
+//   - Join never blocks and never fails. The outcome of its first attempt is known within the
+//     timeout and about a second, even when a dial hangs. Whatever the outcome, the hub goes on
+//     trying until Close.
 //   - A listener that may have missed a message is notified: once when a live subscription breaks, and once
 //     when it is live again, or becomes live after its first attempt had failed.
 //   - A channel that the server refuses affects no other channel.
@@ -15,8 +16,9 @@
 //     Join cuts to 100 ms.
 //   - Wake-ups: at most 1,000 listeners a second are notified that they missed something, since each of them
 //     will then ask the server.
-//   - Memory: in proportion to the present subscriptions, also after a peak. An unused hub has no timer, no entry
-//     and no goroutine, except for a dial that ignores its context, until that returns.
+//   - Memory: in proportion to the present subscriptions, even after a peak. An unused hub has no
+//     timer, no entry and no goroutine, except for a dial that ignores its context, until that
+//     returns.
 package pubsub
 
 import (
@@ -330,7 +332,7 @@ func (s Set) Close() {
 	}
 }
 
-// Watcher is a listener that only wakes: a channel with room for one wake-up.
+// Watcher is a listener that only receives wake-ups: a channel with room for one.
 type Watcher chan struct{}
 
 func (w Watcher) Message(string) { w.Missed() }

@@ -185,11 +185,11 @@ func (h *Hub) begin(s *session, l *link, first *channel) {
 	}
 }
 
-// disconnected records why there is no connection, and reports whether the session is over. A first
-// attempt during which a connection broke gets a second chance, since the break may be older than
-// the attempt; a failed dial settles it. Live subscriptions miss messages from now on: Missed is
-// called now, and again when they are back, since only a look after that is certain to see
-// everything.
+// disconnected records why there is no connection, and reports whether the session is over. A
+// first attempt during which a connection broke gets a second chance, since the break may be
+// older than the attempt; a failed dial settles it. Live subscriptions miss messages from now on:
+// Missed is called now, and again when they are live again, since only a look after that is
+// certain to see everything.
 func (h *Hub) disconnected(s *session, connected bool, err error) (over bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -273,7 +273,8 @@ func (h *Hub) sweepLocked(c *channel) {
 	}
 }
 
-// protect turns a panic into an error: client libraries panic on replies that no server sends.
+// protect turns a panic into an error: client libraries panic on replies that no server should
+// send.
 func protect(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -7,7 +7,8 @@ import "context"
 // Key is the key of the [Hook] among the values of the context of a Wait.
 type Key struct{}
 
-// Hook is what the caller wants to be called when it waits. Calls after the first have no effect.
+// Hook has the function to call when the caller begins to wait. Calls after the first have no
+// effect.
 type Hook interface{ NoteWaiting() }
 
 // Call is for a Waiter that has found the lock to be held.
