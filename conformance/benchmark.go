@@ -27,9 +27,9 @@ import (
 //
 // An operation is a cycle of lock and unlock. If Config.Addr is set, requests/op is how many
 // requests a cycle makes, counted in a separate run, since counting takes time. If several
-// goroutines want one lock, least-share is the share of the cycles that the least served one got,
-// relative to its fair share; in handoff, handoff-p50-ms and handoff-p99-ms are the times from the
-// beginning of an Unlock to the end of the next Lock.
+// goroutines want one lock, least-share is the share of the cycles that the goroutine served
+// least got, relative to its fair share; in handoff, handoff-p50-ms and handoff-p99-ms are the
+// times from the beginning of an Unlock to the end of the next Lock.
 func Benchmark(b *testing.B, c Config) {
 	b.Helper()
 	s, err := harness.NewSuite(b, harness.Config(c), checks())

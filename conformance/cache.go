@@ -23,9 +23,9 @@ type CacheConfig[V any] struct {
 	// in-process cache is made once for each pair of times.
 	New func(tb testing.TB, addr string, ttl, stale time.Duration) singleflight.Cache[V]
 
-	// Values are three or more different values. Include those that may be special: the zero value,
-	// the largest, and one that means that there is none. The default, if V is string or []byte,
-	// has an empty value, one with control characters and one of 100 kB.
+	// Values holds three or more different values. Include those that may be special: the zero
+	// value, the largest, and one that means that there is none. The default, if V is string or
+	// []byte, has an empty value, one with control characters and one of 100 kB.
 	Values []V
 
 	// Equal reports whether two values are the same. The default is [reflect.DeepEqual].
@@ -35,10 +35,10 @@ type CacheConfig[V any] struct {
 	// the network fails are skipped.
 	Addr string
 
-	// Granularity is by how much a value may last longer or shorter than asked for.
+	// Granularity is how much longer or shorter than asked for a value may last.
 	Granularity time.Duration
 
-	// Damage puts something in place of the value of key that no cache can have stored there. If it
+	// Damage replaces the value of key with something that no cache can have stored there. If it
 	// is nil, the checks that need it are skipped.
 	Damage func(tb testing.TB, key string)
 
@@ -46,7 +46,7 @@ type CacheConfig[V any] struct {
 	Skip map[string]string
 }
 
-// RunCache checks a cache for a Loader: a [singleflight.Cache] and, as far as it implements them, a
+// RunCache checks a [singleflight.Cache] and the optional interfaces that it implements:
 // [singleflight.Adder], [singleflight.StaleCache] and [singleflight.Deleter].
 //
 //	func TestCache(t *testing.T) {
@@ -89,7 +89,7 @@ func RunCache[V any](t *testing.T, c CacheConfig[V]) {
 // complete sets what is missing in c, and returns what is wrong with it.
 func (c *CacheConfig[V]) complete() error {
 	if c.New == nil {
-		return errors.New("CacheConfig.New is nil: it has to return a cache on the backend under test")
+		return errors.New("CacheConfig.New is nil: it must return a cache on the backend under test")
 	}
 	if c.Granularity < 0 {
 		return fmt.Errorf("CacheConfig.Granularity is negative: %v", c.Granularity)
@@ -109,7 +109,7 @@ func (c *CacheConfig[V]) complete() error {
 	}
 	const fewest = 3
 	if len(c.Values) < fewest {
-		return fmt.Errorf("CacheConfig.Values has %d values: it has to have %d or more",
+		return fmt.Errorf("CacheConfig.Values has %d values: it must have %d or more",
 			len(c.Values), fewest)
 	}
 	for i, v := range c.Values {
@@ -119,7 +119,7 @@ func (c *CacheConfig[V]) complete() error {
 	}
 	for name, reason := range c.Skip {
 		if !slices.ContainsFunc(cacheChecks[V](), func(ck cacheCheck[V]) bool { return ck.name == name }) {
-			return fmt.Errorf("CacheConfig.Skip names %q, and there is no such check", name)
+			return fmt.Errorf("CacheConfig.Skip names %q, which is not a check", name)
 		}
 		if reason == "" {
 			return fmt.Errorf("CacheConfig.Skip gives no reason for %q", name)
@@ -150,9 +150,9 @@ type cacheCheck[V any] struct {
 type cacheNeed string
 
 const (
-	needsAdder   cacheNeed = "the cache is no singleflight.Adder"
-	needsStale   cacheNeed = "the cache is no singleflight.StaleCache"
-	needsDeleter cacheNeed = "the cache is no singleflight.Deleter"
+	needsAdder   cacheNeed = "the cache is not a singleflight.Adder"
+	needsStale   cacheNeed = "the cache is not a singleflight.StaleCache"
+	needsDeleter cacheNeed = "the cache is not a singleflight.Deleter"
 	needsDamage  cacheNeed = "CacheConfig.Damage is nil"
 	needsAddr    cacheNeed = "CacheConfig.Addr is empty"
 )

@@ -309,7 +309,7 @@ func (r cacheReply[V]) wantValue(v V) {
 	}
 }
 
-// wantNone fails unless r is that there is no value.
+// wantNone fails unless r reports that there is no value.
 func (r cacheReply[V]) wantNone() {
 	if r.err != nil || r.ok {
 		r.e.fail(r, "no value")

@@ -20,10 +20,11 @@
 //	go test -run 'TestConformance/release' .
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .
 //
-// The checks run at the same time and mostly wait, so all of them take about as long as the
-// longest: some ten seconds, or twenty with faults. A few need the backend for themselves and run
-// after the others. Keys and tokens are random, and locks are brief or released in the end. So the
-// backend may be shared, and Run may be called any number of times, even concurrently.
+// The checks run at the same time and mostly wait, so all of them together take about as long as
+// the longest: about ten seconds, or twenty with faults. A few need the backend for themselves
+// and run after the others. Keys and tokens are random, and locks are brief or released in the
+// end. So the backend may be shared, and Run may be called any number of times, even
+// concurrently.
 //
 // # What is checked
 //
@@ -33,7 +34,7 @@
 //   - names: keys and tokens of any length and content work, and no two are confused;
 //   - exclusion: one holder at a time, even when many compete for a free key or one that has just
 //     expired;
-//   - expiry: never early, hardly late, any ttl;
+//   - expiry: never early, at most slightly late, any ttl;
 //   - extend, release, sametoken: only the token that holds the lock, and exactly what was asked for;
 //   - context: contexts that have ended, or that end during the call;
 //   - watch, wait, fence: the rules of [locker.Watcher], [locker.Waiter] and [locker.Fencer], for a
@@ -60,11 +61,11 @@
 // returns false for an unknown outcome then passes, and so does one whose calls outlive
 // their context on a backend that hangs.
 //
-// A run cannot detect some mistakes, since it knows no protocol and has only one machine: an expiry
-// by the client's clock (the three Lockers share it; the backend's clock should count); errors of
-// the backend, such as that it is read-only or out of memory, taken for false; a very long ttl cut
-// short; what stays behind on the backend, such as expired rows. These are for the adapter's own
-// tests.
+// A run cannot detect some mistakes, since it knows no protocol and has only one machine: an
+// expiry by the client's clock (the three Lockers share it; the backend's clock should count);
+// errors of the backend, such as that it is read-only or out of memory, taken for false; a very
+// long ttl cut short; what stays behind on the backend, such as expired rows. Check for these in
+// the adapter's own tests.
 //
 // The adapter is tested together with the client that New makes. If a check passes only with some
 // setting of the client, such as no retries, require it of users, or make it unnecessary.
