@@ -190,12 +190,12 @@ func TestCacheBadConfig(t *testing.T) {
 	t.Parallel()
 	newCache := cacheFakes(cacheBugs{}).New
 	for want, c := range map[string]CacheConfig[string]{
-		"CacheConfig.New is nil":                                    {},
-		"CacheConfig.Granularity is negative: -1s":                  {New: newCache, Granularity: -time.Second},
+		"CacheConfig.New is nil":                                  {},
+		"CacheConfig.Granularity is negative: -1s":                {New: newCache, Granularity: -time.Second},
 		"CacheConfig.Values has 2 values: it must have 3 or more": {New: newCache, Values: []string{"a", "b"}},
-		"CacheConfig.Values[0] and [2] are equal":                   {New: newCache, Values: []string{"a", "b", "a"}},
-		`CacheConfig.Skip names "add/nothing"`:                      {New: newCache, Skip: map[string]string{"add/nothing": "x"}},
-		`CacheConfig.Skip gives no reason for "add/fresh"`:          {New: newCache, Skip: map[string]string{"add/fresh": ""}},
+		"CacheConfig.Values[0] and [2] are equal":                 {New: newCache, Values: []string{"a", "b", "a"}},
+		`CacheConfig.Skip names "add/nothing"`:                    {New: newCache, Skip: map[string]string{"add/nothing": "x"}},
+		`CacheConfig.Skip gives no reason for "add/fresh"`:        {New: newCache, Skip: map[string]string{"add/fresh": ""}},
 	} {
 		assert.ErrorContains(t, c.complete(), want)
 	}
