@@ -8,7 +8,7 @@ import (
 )
 
 // keepAlive extends a lease in the background. Between two extensions it is only a timer: a
-// goroutine that waited would have to be woken by Unlock. Its fields are guarded by the lease's mu.
+// waiting goroutine would have to be woken by Unlock. Its fields are guarded by the lease's mu.
 type keepAlive struct {
 	values context.Context // those of the acquisition's context, without its cancellation
 	until  time.Time       // no extension begins then or later; zero: no limit
@@ -69,7 +69,7 @@ func (l *Lease) watchObserved() {
 	}
 }
 
-// endKeepAlive lets no further extension begin.
+// endKeepAlive prevents further extensions from beginning.
 func (l *Lease) endKeepAlive() {
 	l.mu.Lock()
 	defer l.unlock()
@@ -104,8 +104,8 @@ func (l *Lease) keepAliveTimeout() time.Duration {
 }
 
 // third returns the delay before the next extension: a third of the ttl, or of the time that is
-// left if that is less, minus some jitter, so that leases which began together do not stay in step.
-// It needs l.mu.
+// left if that is less, minus some jitter, so that leases that began together do not stay in
+// step. It needs l.mu.
 func (l *Lease) third() time.Duration {
 	d := max(min(l.ttl, time.Until(l.deadline)), 0)
 	return d/3 - rand.N(d/30+1)

@@ -323,7 +323,7 @@ const (
 	maxExtendDelay   = time.Second
 )
 
-// extendToMinHold sees to it that the lock outlasts the lease. It repeats an extension without an
+// extendToMinHold makes sure that the lock outlasts the lease. It repeats an extension without an
 // answer for as long as ctx allows: if none arrives, the lock ends too early.
 func (l *Lease) extendToMinHold(ctx context.Context) (extended bool, err error) {
 	for delay := firstExtendDelay; ; delay = min(2*delay, maxExtendDelay) {

@@ -26,13 +26,13 @@ func Observed(l Locker, o Observer) Locker {
 	return forward(&observed{l, o})
 }
 
-// observed is what every Locker that Observed returns has embedded.
+// observed is embedded in every Locker that Observed returns.
 type observed struct {
 	Locker
 	observer Observer
 }
 
-// observation returns o. No type outside of this package has this method: see observedBy.
+// observation returns o. No type outside this package has this method: see observedBy.
 func (o *observed) observation() *observed { return o }
 
 func observedBy(l Locker) *observed {
@@ -123,7 +123,7 @@ func (o *observed) Release(ctx context.Context, key, token string) (bool, error)
 	return released, err
 }
 
-// report reports a call as the one of three kinds that its outcome is.
+// report reports a call as the one of three kinds that matches its outcome.
 func (o *observed) report(ctx context.Context, key string, ok bool, err error, yes, no, failed EventKind) {
 	e := Event{Kind: yes, Key: key}
 	switch {

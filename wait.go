@@ -13,8 +13,8 @@ import (
 )
 
 // acquisition is one call of Lock, TryLock or Do. It ends with the deadline set or with an error,
-// and then with a cleanup under way if the lock may have been taken all the same. Its token is used
-// until the first error.
+// and in that case with a cleanup under way if the lock may have been taken after all. Its token
+// is used until the first error.
 type acquisition struct {
 	locker Locker
 	key    string
@@ -100,10 +100,10 @@ func (a *acquisition) queue(ctx context.Context, l Waiter) error {
 	return a.won(ctx, deadline)
 }
 
-// poll tries again after each delay. On a Watcher it subscribes meanwhile. Once the watch is live,
-// poll tries at once, since it has missed any release before that. From then on it tries when woken
-// and, more rarely, after a delay, since an expiry wakes no watcher. Whatever goes wrong with the
-// watch, polling goes on.
+// poll tries again after each delay. On a Watcher it also subscribes. Once the watch is live,
+// poll tries at once, since it has missed any release before that. From then on it tries when
+// woken and, less often, after a delay, since an expiry wakes no watcher. Whatever goes wrong
+// with the watch, polling goes on.
 func (a *acquisition) poll(ctx context.Context) error {
 	waithook.Call(ctx)
 	var push push
@@ -183,8 +183,8 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 }
 
 // tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has
-// been done under the lock yet. It asks by extending a lock that no token holds; what else comes
-// of that does not matter.
+// been done under the lock yet. It asks by extending a lock that no token holds; the answer is
+// otherwise ignored.
 func (a *acquisition) tryMinHold(ctx context.Context) error {
 	if a.opts.minHold <= a.ttl {
 		return nil

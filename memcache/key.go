@@ -11,7 +11,7 @@ import (
 const maxKey = 250
 
 // itemKey returns the key of the lock's item: prefix and name if memcached accepts them, and
-// otherwise a hash of both, which begins with another byte than prefix does. So two names never
+// otherwise a hash of both, which begins with a different byte from prefix. So two names never
 // share a key, whatever the prefix.
 func itemKey(prefix, name string) string {
 	key := prefix + name

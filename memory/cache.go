@@ -162,7 +162,7 @@ func (c *Cache[V]) ttl(ctx context.Context, operation, key string, v V) (time.Du
 	return c.config.TTLOf(v), nil
 }
 
-// put stores v for ttl, or removes what is there if that is not positive.
+// put stores v for ttl, or removes what is there if ttl is not positive.
 func (c *Cache[V]) put(key string, v V, ttl, now time.Duration) {
 	if ttl <= 0 {
 		c.remove(key)

@@ -116,7 +116,7 @@ func (s *shard) set(e *entry, token string, expires time.Duration) {
 	s.slots[e.pos].expires = expires
 }
 
-// release frees the lock of e, which is held, for the next in the queue or the first that comes.
+// release frees the lock of e, which is held, for the next in the queue or the first to come.
 func (s *shard) release(e *entry, now time.Duration) {
 	s.set(e, "", released)
 	s.grant(e, now)
@@ -217,7 +217,7 @@ func (e *entry) unwatch(w *watcher) {
 	e.watchers = e.watchers[:last]
 }
 
-// wake tells all watchers.
+// wake wakes all watchers.
 func (e *entry) wake() {
 	for _, w := range e.watchers {
 		select {

@@ -125,8 +125,9 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 	}))
 }
 
-// fresh reports whether a value is fresh for which the server gives that many milliseconds: -1 is
-// no expiry, or no key on servers before Redis 2.8, and -2 is no key.
+// fresh reports whether a value with that many milliseconds left, by the server's reply, is
+// fresh: -1 means that there is no expiry, or no key on servers before Redis 2.8, and -2 that
+// there is no key.
 func (s *cacheStore) fresh(left int64) bool { return left == -1 || left > s.stale }
 
 func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {

@@ -37,7 +37,7 @@ func newClock(client bool) *clock {
 }
 
 // expiry returns the expiry of a lock that is to live for ttl from the arrival of a request sent
-// now, if that takes no longer than it did before.
+// now, if that request takes no longer to arrive than earlier ones.
 func (c *clock) expiry(ttl time.Duration) int64 {
 	now := c.now() + c.ahead.Load()
 	if !c.client {
@@ -69,9 +69,9 @@ func ceil(n, unit int64) int64 {
 //
 // A larger offset is taken over at once, whether a clock was stepped, this machine was suspended,
 // or the request was slow: locks then live longer. A much smaller one is taken over at once as
-// well, since locks would otherwise outlive their ttl by more than late. Apart from that the offset
-// shrinks gradually, so that a single fast request does not make the locks of the usual ones come
-// out short.
+// well, since locks would otherwise outlive their ttl by more than late. Apart from that the
+// offset shrinks gradually, so that a single fast request does not make the locks of requests of
+// usual speed come out short.
 func (c *clock) observe(sent, server int64) {
 	if c.client {
 		return

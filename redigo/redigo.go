@@ -89,8 +89,9 @@ const (
 	outlives = 24 * time.Hour
 )
 
-// garbage is the expiry on the server, in seconds, of a key that is written for ttl. Every write of
-// the key sets it again, so it is always later than that of the value, and never ends a lock.
+// garbage is the expiry on the server, in seconds, of a key that is written for ttl. Every write
+// of the key sets it again, so it is always later than the expiry in the value, and never ends a
+// lock.
 func garbage(ttl time.Duration) int64 { return int64((ttl + outlives) / time.Second) }
 
 var errNilPool = errors.New("redigo: nil pool")

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// dieWithUs does nothing: a test binary that is killed leaves its servers behind here.
+// dieWithUs does nothing: on this system a test binary that is killed leaves its servers behind.
 func dieWithUs(*exec.Cmd) {}
 
 func (p *process) pause() error  { return errors.ErrUnsupported }

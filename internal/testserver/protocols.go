@@ -46,7 +46,7 @@ var memcachedKind = kind{
 	},
 }
 
-// field finds the line of text that begins with name and returns the number behind it.
+// field finds the line of text that begins with name and returns the number after it.
 func field(text, name string) (int, error) {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name); ok {
@@ -111,7 +111,7 @@ func redisCommand(addr string, args ...string) (string, error) {
 	}
 }
 
-// memcachedStats returns what the server says about itself.
+// memcachedStats returns what the server reports about itself.
 func memcachedStats(addr string) (string, error) {
 	conn, err := dial(addr)
 	if err != nil {

@@ -41,7 +41,7 @@ type Server struct {
 	proc *process // nil while stopped
 }
 
-// kind is what Redis and memcached differ in.
+// kind has what differs between Redis and memcached.
 type kind struct {
 	program string
 	args    func(s *Server) []string
@@ -97,7 +97,7 @@ func start(tb testing.TB, k kind, args []string) *Server {
 // errExited means that the server ended before it answered, most likely because its port was taken.
 var errExited = errors.New("exited before it answered")
 
-// launch starts the process and returns once it is this very process that answers at Addr. After an error
+// launch starts the process and returns once that process itself answers at Addr. After an error
 // nothing is left running.
 func (s *Server) launch() error {
 	logFile := filepath.Join(s.dir, "output")

@@ -9,7 +9,7 @@ import (
 	"github.com/golockers/locker"
 )
 
-// SendMail calls send unless it has succeeded for this user in the last 10 minutes, in whatever
+// SendMail calls send unless it has succeeded for this user in the last 10 minutes, in any
 // replica. Otherwise the error is [locker.ErrHeld].
 func SendMail(ctx context.Context, l locker.Locker, user string, send func(context.Context) error) error {
 	lease, err := locker.TryLock(ctx, l, "password-mail/"+user, 10*time.Minute)
