@@ -143,11 +143,11 @@ func (l *Lease) Err() error {
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Extend replaces the remaining time of the lock by ttl, which may be shorter. A keep-alive goes on
-// with the new ttl. The error is [ErrNotHeld] if the lease is lost, and [ErrInvalidTTL] if ttl is
-// less than a millisecond or too long for the backend. After any other error the outcome is
-// unknown, and the request may still take effect later: the lease is held until its Deadline, and
-// Extend may be called again.
+// Extend replaces the remaining time of the lock with ttl, which may be shorter. A keep-alive
+// goes on with the new ttl. The error is [ErrNotHeld] if the lease is lost, and [ErrInvalidTTL]
+// if ttl is less than a millisecond or too long for the backend. After any other error the
+// outcome is unknown, and the request may still take effect later: the lease is held until its
+// Deadline, and Extend may be called again.
 //
 // If another extension is under way, such as one by the keep-alive, Extend first waits until it
 // or ctx has ended.
@@ -243,10 +243,10 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 	return nil
 }
 
-// Unlock releases the lock. Before the end of [WithMinHold] it leaves the lock to expire at that
-// end instead. Unlock can be deferred: it keeps the values of ctx but not its cancellation, and
-// takes at most 5 seconds, plus up to one I/O timeout of the client if the client cannot be
-// interrupted.
+// Unlock releases the lock. Within the time of [WithMinHold] it instead leaves the lock to expire
+// at the end of that time. Unlock can be deferred: it keeps the values of ctx but not its
+// cancellation, and takes at most 5 seconds, plus up to one I/O timeout of the client if the
+// client cannot be interrupted.
 //
 // The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
 // another holder's. It is joined with the backend's error if what might be left of the lock could

@@ -41,10 +41,9 @@ func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...
 
 // Resume takes over a lock that token holds, left by another process or by an earlier run of this
 // one, and extends it to ttl. If token does not hold the lock, the error is [ErrNotHeld]. After a
-// backend error the lock may have been extended or not, or be extended later. Resume may be
-// called again, but not with a longer ttl: the earlier request may yet arrive and shorten the
-// lock to its own ttl. Only [WithKeepAlive] and [WithMaxHold] apply, and the latter counts from
-// now.
+// backend error the lock may or may not have been extended, or may yet be. Resume may be called
+// again, but not with a longer ttl: the earlier request may yet arrive and shorten the lock to
+// its own ttl. Only [WithKeepAlive] and [WithMaxHold] apply, and the latter counts from now.
 func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
 	const op = "resume"
 	l, observer, err := reveal(l)

@@ -36,8 +36,8 @@ func apply(opts []Option) options {
 	return o
 }
 
-// Backoff returns the delay after a waiter's attempt has been refused; attempts count from 1.
-// Zero or less means no delay.
+// Backoff returns the delay after the given attempt, counted from 1, was refused. Zero or less
+// means no delay.
 type Backoff func(attempt int) time.Duration
 
 // WithBackoff sets the delay between the attempts of a caller that waits for a lock. The default,
@@ -66,8 +66,8 @@ func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 //
 // This makes a job run once in a period. All replicas start it at about the same time with
 // [TryDo]. One of them runs it, whatever the outcome, and the others are refused, even those that
-// come after it has ended. Choose d longer than the time by which the replicas may be apart, and
-// shorter than the period: for a nightly job an hour is a good choice.
+// come after it has ended. Choose a d that is longer than the replicas may be apart, and shorter
+// than the period: for a nightly job an hour is a good choice.
 //
 // If the extension fails, Unlock retries it for as long as an Unlock may take and then returns the
 // error. The lock is not released even then, but it ends with its ttl. If d is too long for the

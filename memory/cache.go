@@ -41,7 +41,7 @@ type CacheConfig[V any] struct {
 //
 // # Memory
 //
-// Each operation, whatever its key, looks at two other values, removes those that have expired,
+// Each operation, whatever its key, looks at two other values, removes them if they have expired,
 // and adds at most one value. So a Cache that is in use keeps no more than about twice as many
 // values as are fresh or stale, and one that is not used keeps what it has.
 type Cache[V any] struct {

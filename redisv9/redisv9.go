@@ -217,7 +217,7 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 	return false, errChanging
 }
 
-// Extend replaces the remaining time of a lock that token holds by ttl, rounded up to a
+// Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it
 // waits, as long as ctx lasts, for a call for the same token that a caller has left behind. If
 // go-redis sent the request more than once to a single server, Extend returns an error even if

@@ -25,8 +25,8 @@ import (
 // Joining takes one request, like taking a free lock; on a Cluster, and with a client that is not
 // go-redis's own, claiming the lock takes another. The first time that a Locker meets a queue, it
 // makes two more requests and opens a connection on which it is notified of its turn. The
-// connection is closed within a minute after the last waiter. If it fails, as for users who may
-// not subscribe, waiters look up to twenty times a second instead.
+// connection is closed within a minute after the last waiter. If it fails, as it does for users
+// who may not subscribe, waiters look up to twenty times a second instead.
 //
 // If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then,
 // is given up in the background. The error is [errors.ErrUnsupported] for names with a } but

@@ -89,14 +89,14 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // waits for the same request: if it has less time it leaves with its ctx's error. Once a request
 // has not been answered the backend is left alone, for all callers, until a probe in the
 // background is answered; the first follows after [WithOutagePause]. Callers start the probes: if
-// none has done so for ten times that pause and the timeout, half a minute with the defaults, the
-// next callers ask the backend themselves. If the backend has answered requests for other keys in
-// the last quarter of its timeout, only this key is loaded without it. An error that is an
-// answer, such as that of an entry that cannot be decoded, concerns one load only. An error of
-// storing the value does not reach Load; see [WithLoadObserver].
+// none has done so for ten times the sum of that pause and the timeout (half a minute with the
+// defaults), the next callers ask the backend themselves. If the backend has answered requests
+// for other keys in the last quarter of its timeout, only this key is loaded without it. An error
+// that is an answer, such as that of an entry that cannot be decoded, concerns one load only. An
+// error of storing the value does not reach Load; see [WithLoadObserver].
 //
 // So one backend timeout after the first request to a backend that hangs, or sooner, later
-// callers are served by the source, whatever their deadlines. That requires requests that return
+// callers are served by the source, whatever their deadlines. This requires that requests return
 // when their contexts end. One that does not is noticed a quarter of the timeout after that, or
 // when a caller that waits for it leaves, if that is later. Callers that cannot leave wait until
 // it returns, and if no caller of the key can leave, the hang is not noticed until then: give
