@@ -78,9 +78,9 @@ func run(ctx context.Context, leases Leases, fn func(context.Context) error) (er
 // [DoAll] and [Leases.Context] carry all their leases, of which FromContext returns the first. If
 // leases are nested, it returns the innermost.
 //
-// While one of these leases is held, [Lock], [Do], [TryDo], [LockAll] and [DoAll] with such a context
-// return [ErrDeadlock] for its key on the same Locker. A goroutine that is to wait for that lock needs
-// a context that is not derived from this one.
+// While one of these leases is held, [Lock], [Do], [TryDo], [LockAll] and [DoAll] with such a
+// context return [ErrDeadlock] for its key on the same Locker. A goroutine that is to wait for
+// that lock needs a context that is not derived from this one.
 func FromContext(ctx context.Context) *Lease {
 	if c := carriedBy(ctx); c != nil && len(c.leases) > 0 {
 		return c.leases[0]

@@ -1,5 +1,5 @@
-// Package locker provides named, expiring, exclusive locks that work across processes, on a backend that
-// you already run.
+// Package locker provides named, expiring, exclusive locks that work across processes, on a
+// backend that you already run.
 //
 //	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
 //	if err != nil {
@@ -7,10 +7,10 @@
 //	}
 //	defer func() { err = errors.Join(err, lease.Unlock(ctx)) }()
 //
-// [Lock] waits for the lock, [TryLock] does not, and [Resume] takes over a lock that another process
-// acquired. They return a [Lease], which knows its deadline, reports when the lock is lost, and
-// releases the lock even after the context has ended. Unlock's error is [ErrNotHeld] if the lock was
-// lost, so do not drop it.
+// [Lock] waits for the lock, [TryLock] does not, and [Resume] takes over a lock that another
+// process acquired. They return a [Lease], which knows its deadline, reports when the lock is
+// lost, and releases the lock even after the context has ended. Unlock's error is [ErrNotHeld] if
+// the lock was lost, so do not drop it.
 //
 // [Do] runs a function while it holds the lock, and keeps the lock alive. [TryDo] does so only if
 // the lock is free: with [WithMinHold], a job that all replicas start at the same time runs once.
@@ -25,17 +25,18 @@
 //
 // # What such a lock promises
 //
-// A lock that expires excludes others only while its holder respects its deadline. A process that is stopped
-// for longer than the ttl and then goes on still believes for a moment that it holds the lock. If that could
-// do harm, pass the number from [Lease.Fence] to the resource that the lock protects, and let the resource
-// refuse any number smaller than one it has seen.
+// A lock that expires excludes others only while its holder respects its deadline. A process that
+// is stopped for longer than the ttl and then goes on still believes for a moment that it holds
+// the lock. If that could do harm, pass the number from [Lease.Fence] to the resource that the
+// lock protects, and let the resource refuse any number smaller than one it has seen.
 //
 // # Names and lifetimes
 //
-// A key is 1 to 1,024 arbitrary bytes, and so is a token. A ttl is at least a millisecond. When a holder
-// dies, the others wait until its ttl has passed. A holder that pauses for longer than its ttl (because of a
-// garbage collection, a stopped machine or a hung network) loses the lock. Choose a ttl that is many times
-// the backend's usual response time: with a keep-alive, 10 seconds or more survive a few lost requests.
+// A key is 1 to 1,024 arbitrary bytes, and so is a token. A ttl is at least a millisecond. When a
+// holder dies, the others wait until its ttl has passed. A holder that pauses for longer than its
+// ttl (because of a garbage collection, a stopped machine or a hung network) loses the lock.
+// Choose a ttl that is many times the backend's usual response time: with a keep-alive, 10
+// seconds or more survive a few lost requests.
 package locker
 
 import (
@@ -44,8 +45,9 @@ import (
 	"time"
 )
 
-// Locker is what a backend implements. It is stateless: the token that proves ownership is an argument of
-// every method, so a retry is safe, and ownership can move to another process with the token.
+// Locker is what a backend implements. It is stateless: the token that proves ownership is an
+// argument of every method, so a retry is safe, and ownership can move to another process with
+// the token.
 //
 // Applications do not call these methods. They call the functions of this package, such as [Lock],
 // which check the arguments first: a Locker may rely on a key and a token of 1 to 1,024 bytes and a
@@ -53,21 +55,24 @@ import (
 //
 // These are the rules. Package conformance checks them, and refers to them by number:
 //
-//   - C1 One attempt. No method waits for a holder, sleeps, or retries on contention. It may repeat its own
-//     steps up to three times when the value changed under it, and then returns an error.
-//   - C2 Three outcomes. (true, nil): done. (false, nil): certainly not done. An error: unknown, the operation
-//     may or may not have happened, or may happen yet. When the client library may have sent a request
-//     twice, what the second one finds is not the answer: a Release that finds nothing is true or an
-//     error, and so is an Acquire that finds another holder when the first request may have taken the lock.
-//   - C3 Never early. After Acquire or Extend returned true, no other token acquires the lock before ttl has
-//     passed since that call started, unless this token releases it.
-//   - C4 Late by little. ttl plus the backend's granularity after the call returned, the lock is free. The
-//     granularity includes the least ttl that the backend keeps, if it has one.
-//   - C5 Same token. Acquire by the token that holds the lock is an Extend, so an attempt that is repeated
-//     after a lost reply succeeds.
-//   - C6 Extend works only when the token holds the lock. It replaces the remaining time, longer or shorter,
-//     and never re-creates a lock that is gone.
-//   - C7 Release works only when the token holds the lock, as one atomic step; the lock is free at once.
+//   - C1 One attempt. No method waits for a holder, sleeps, or retries on contention. It may
+//     repeat its own steps up to three times when the value changed under it, and then returns an
+//     error.
+//   - C2 Three outcomes. (true, nil): done. (false, nil): certainly not done. An error: unknown,
+//     the operation may or may not have happened, or may happen yet. When the client library may
+//     have sent a request twice, what the second one finds is not the answer: a Release that
+//     finds nothing is true or an error, and so is an Acquire that finds another holder when the
+//     first request may have taken the lock.
+//   - C3 Never early. After Acquire or Extend returned true, no other token acquires the lock
+//     before ttl has passed since that call started, unless this token releases it.
+//   - C4 Late by little. ttl plus the backend's granularity after the call returned, the lock is
+//     free. The granularity includes the least ttl that the backend keeps, if it has one.
+//   - C5 Same token. Acquire by the token that holds the lock is an Extend, so an attempt that is
+//     repeated after a lost reply succeeds.
+//   - C6 Extend works only when the token holds the lock. It replaces the remaining time, longer
+//     or shorter, and never re-creates a lock that is gone.
+//   - C7 Release works only when the token holds the lock, as one atomic step; the lock is free
+//     at once.
 //   - C8 Exact. Keys and tokens compare byte for byte, and two names never share a lock.
 //   - C9 Context. When ctx is done before the call, the method returns ctx's error and nothing
 //     happens. When ctx ends during the call, the method returns ctx's error within one I/O
@@ -75,16 +80,16 @@ import (
 //     it starts nothing more for that call, except to undo it. A rollback may use a context of
 //     its own that has not ended, bounded in time. An Extend or a Release of that token on the
 //     same Locker waits behind what is still under way.
-//   - C10 Faults are errors. A backend that is down, hung, read-only or out of memory is an error that wraps
-//     its cause, never (false, nil), never a success and never a panic.
+//   - C10 Faults are errors. A backend that is down, hung, read-only or out of memory is an error
+//     that wraps its cause, never (false, nil), never a success and never a panic.
 //   - C11 Foreign values. A value that the Locker recognizes as not its own is an error and is
 //     left alone.
 //   - C12 Any name works, and any token, of 1 to 1,024 bytes.
-//   - C13 Any ttl from a millisecond. Rounding is up only, to the backend's unit and to the least ttl that
-//     it keeps; what the backend cannot express is [ErrInvalidTTL], never a lock without expiry, never one
-//     that is gone at once.
-//   - C14 Nothing left behind. After release or expiry the backend keeps nothing for a key that does not
-//     expire by itself, and the Locker keeps no goroutine, timer or map entry for it.
+//   - C13 Any ttl from a millisecond. Rounding is up only, to the backend's unit and to the least
+//     ttl that it keeps; what the backend cannot express is [ErrInvalidTTL], never a lock without
+//     expiry, never one that is gone at once.
+//   - C14 Nothing left behind. After release or expiry the backend keeps nothing for a key that
+//     does not expire by itself, and the Locker keeps no goroutine, timer or map entry for it.
 type Locker interface {
 	// Acquire takes the lock for token if it is free, in one attempt. False means that another
 	// token holds the lock, or is next in the queue for it on this Locker. When token holds the
@@ -109,10 +114,11 @@ type Watcher interface {
 	// one wake-up and is never closed; wake-ups are hints: they coalesce, may be spurious, and an
 	// expiry need not be signaled.
 	//
-	// When the subscription breaks, the Locker subscribes again, and the channel then gets a wake-up if a
-	// release may have been missed. A subscription that resumes and has missed nothing need not wake its
-	// watchers. A subscription only shortens the pauses between attempts: if it cannot be
-	// established or is silent, Lock still gets the lock as soon as polling would.
+	// When the subscription breaks, the Locker subscribes again, and the channel then gets a
+	// wake-up if a release may have been missed. A subscription that resumes and has missed
+	// nothing need not wake its watchers. A subscription only shortens the pauses between
+	// attempts: if it cannot be established or is silent, Lock still gets the lock as soon as
+	// polling would.
 	//
 	// The subscription ends with ctx. An error that wraps [errors.ErrUnsupported] means that this
 	// key cannot be watched.
@@ -123,22 +129,24 @@ type Watcher interface {
 type Waiter interface {
 	Locker
 
-	// Wait takes the lock as Acquire does when it is free, and otherwise joins the queue and returns when
-	// token holds the lock or ctx is done. A release hands the lock to the head of the queue directly, for
-	// the ttl of that Wait. The deadline is on this process's monotonic clock and is never after the real
-	// expiry, however late Wait learns of its grant.
+	// Wait takes the lock as Acquire does when it is free, and otherwise joins the queue and
+	// returns when token holds the lock or ctx is done. A release hands the lock to the head of
+	// the queue directly, for the ttl of that Wait. The deadline is on this process's monotonic
+	// clock and is never after the real expiry, however late Wait learns of its grant.
 	//
-	// A waiter keeps its place when the holder extends the lock or vanishes, when other attempts are
-	// refused, and when Wait goes on after its connection broke. Its token does not hold the lock:
-	// Extend, Release and Fence return false and leave its place alone. A waiter that has died, or
-	// could not leave the queue, costs the others at most its ttl, and nothing if its process
-	// lives. Wait does not depend on a notification: it also looks at the lock from time to time.
+	// A waiter keeps its place when the holder extends the lock or vanishes, when other attempts
+	// are refused, and when Wait goes on after its connection broke. Its token does not hold the
+	// lock: Extend, Release and Fence return false and leave its place alone. A waiter that has
+	// died, or could not leave the queue, costs the others at most its ttl, and nothing if its
+	// process lives. Wait does not depend on a notification: it also looks at the lock from time
+	// to time.
 	//
-	// When ctx ends after the lock was found to be held, whether or not token had joined the queue by then,
-	// Wait leaves the queue, and the error wraps both ctx's error and [ErrHeld]; a grant that
-	// arrives meanwhile is released or passed on. An error without ErrHeld, like one from Acquire,
-	// says nothing about who holds the lock. An error that wraps [errors.ErrUnsupported] means that
-	// there is no queue for this key, and that nothing happened.
+	// When ctx ends after the lock was found to be held, whether or not token had joined the
+	// queue by then, Wait leaves the queue, and the error wraps both ctx's error and [ErrHeld]; a
+	// grant that arrives meanwhile is released or passed on. An error without ErrHeld, like one
+	// from Acquire, says nothing about who holds the lock. An error that wraps
+	// [errors.ErrUnsupported] means that there is no queue for this key, and that nothing
+	// happened.
 	Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error)
 }
 
@@ -161,14 +169,15 @@ var (
 	// ErrNotHeld means that the lease or token does not, or no longer, hold the lock.
 	ErrNotHeld = errors.New("the lock is not held")
 
-	// ErrDeadlock means that the caller's context carries a lease of the lock that it asks for, so it
-	// would wait for itself. See [FromContext].
+	// ErrDeadlock means that the caller's context carries a lease of the lock that it asks for,
+	// so it would wait for itself. See [FromContext].
 	ErrDeadlock = errors.New("the context already carries a lease of this lock")
 
 	// ErrInvalidKey means that a key is empty or longer than 1,024 bytes.
 	ErrInvalidKey = errors.New("invalid key")
 
-	// ErrInvalidTTL means that a ttl is less than a millisecond, or longer than the backend can express.
+	// ErrInvalidTTL means that a ttl is less than a millisecond, or longer than the backend can
+	// express.
 	ErrInvalidTTL = errors.New("invalid ttl")
 
 	// ErrInvalidToken means that a token is empty or longer than 1,024 bytes.

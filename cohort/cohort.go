@@ -8,8 +8,8 @@
 //	locks := cohort.New(redisv9.New(client))
 //	err := locker.Do(ctx, locks, "invoice/42", 30*time.Second, work)
 //
-// Use it where many goroutines of each process contend for the same keys. Where each caller could use the
-// result of another, package singleflight saves the work itself.
+// Use it where many goroutines of each process contend for the same keys. Where each caller could
+// use the result of another, package singleflight saves the work itself.
 package cohort
 
 import (
@@ -44,11 +44,11 @@ const (
 // of this process, and each process gets its turn: see [WithMaxTenure]. It works over every
 // Locker: a Waiter, a Watcher or neither.
 //
-// The wrapped lock is always held under a private token. A lease can therefore be extended, released and
-// resumed only through the Locker that granted it: [locker.Resume] in another process returns
-// [locker.ErrNotHeld]. A caller that finds no others waiting takes the wrapped lock for exactly its
-// ttl. If others wait, the lock is taken for MaxTenure longer, so a process that dies blocks others
-// for up to ttl + MaxTenure.
+// The wrapped lock is always held under a private token. A lease can therefore be extended,
+// released and resumed only through the Locker that granted it: [locker.Resume] in another
+// process returns [locker.ErrNotHeld]. A caller that finds no others waiting takes the wrapped
+// lock for exactly its ttl. If others wait, the lock is taken for MaxTenure longer, so a process
+// that dies blocks others for up to ttl + MaxTenure.
 //
 // While another goroutine of this process holds the lock or waits for it, [locker.TryLock] returns
 // [locker.ErrHeld] without a request.
@@ -80,8 +80,8 @@ type options struct {
 }
 
 // WithMaxHandoffs limits how many times in a row the lock is handed on inside this process before
-// other processes get their turn. The default is 100,000, so that in practice [WithMaxTenure] is the
-// limit. With n <= 0 the lock is never handed on.
+// other processes get their turn. The default is 100,000, so that in practice [WithMaxTenure] is
+// the limit. With n <= 0 the lock is never handed on.
 func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = max(n, 0) } }
 
 // WithMaxTenure limits how long this process hands the lock on internally before other processes
@@ -119,8 +119,8 @@ func New(l locker.Locker, opts ...Option) *Locker {
 	return c
 }
 
-// Acquire makes one attempt. It is refused without a request while another caller of this process holds the
-// lock or waits for it.
+// Acquire makes one attempt. It is refused without a request while another caller of this process
+// holds the lock or waits for it.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(ctx); err != nil {
 		return false, err
@@ -158,9 +158,9 @@ func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Durati
 	}
 }
 
-// Extend replaces the remaining time of a lock that token holds. It takes no request when the backend's lock
-// lasts long enough already. After an extension without an answer a longer one is an error until the lock is
-// released: the first may yet arrive and shorten the lock.
+// Extend replaces the remaining time of a lock that token holds. It takes no request when the
+// backend's lock lasts long enough already. After an extension without an answer a longer one is
+// an error until the lock is released: the first may yet arrive and shorten the lock.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(ctx); err != nil {
 		return false, err
@@ -216,7 +216,8 @@ func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// An Acquire without an answer may yet arrive and take the lock, so it has to be released again then.
+	// An Acquire without an answer may yet arrive and take the lock, so it has to be released
+	// again then.
 	if err == nil && (released || t.releasing) {
 		t.record.forget(t)
 	}

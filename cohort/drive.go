@@ -10,8 +10,8 @@ import (
 	"github.com/golockers/locker"
 )
 
-// driveInline takes the lock from the backend for a caller that found no others waiting, on the caller's own
-// goroutine.
+// driveInline takes the lock from the backend for a caller that found no others waiting, on the
+// caller's own goroutine.
 func (l *Locker) driveInline(ctx context.Context, r *record, token string, ttl time.Duration) (
 	deadline time.Time, err error) {
 	t := &tenure{record: r, token: l.privateToken(token), holder: token, values: ctx}
@@ -35,8 +35,8 @@ func (l *Locker) driveInline(ctx context.Context, r *record, token string, ttl t
 	return l.fromBackend(ctx, r, t.token, ttl)
 }
 
-// drive takes the lock from the backend for the queue, on a goroutine of its own: it goes on when the waiter
-// that it began for leaves. Its context has the values of that one.
+// drive takes the lock from the backend for the queue, on a goroutine of its own: it goes on when
+// the waiter that it began for leaves. Its context has the values of that one.
 func (r *record) drive() {
 	w := r.first
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.ctx))
@@ -81,7 +81,8 @@ func (l *Locker) driveQueue(ctx context.Context, r *record, w *waiter) {
 	}
 }
 
-// fromBackend waits for the wrapped lock with package locker, which knows how to wait on any Locker.
+// fromBackend waits for the wrapped lock with package locker, which knows how to wait on any
+// Locker.
 func (l *Locker) fromBackend(ctx context.Context, r *record, token string, ttl time.Duration) (time.Time, error) {
 	if r.rest > 0 {
 		timer := time.NewTimer(r.rest)
@@ -134,9 +135,9 @@ const (
 	maxSkipped  = 7
 )
 
-// nextRest returns how long the next drive rests before it asks for the lock: for as long as other processes
-// need to notice that it is free. When none has used the last rests, the lock would only lie idle: then most
-// of the rests are left out.
+// nextRest returns how long the next drive rests before it asks for the lock: for as long as
+// other processes need to notice that it is free. When none has used the last rests, the lock
+// would only lie idle: then most of the rests are left out.
 func (r *record) nextRest() time.Duration {
 	if !r.yield || !r.unqueued {
 		return 0
@@ -173,8 +174,8 @@ func (l *Locker) observe(d *driver) locker.Locker {
 	return d
 }
 
-// driver is the wrapped Locker as a drive uses it. It notes what the backend cannot do for the key, and
-// whether another process held the lock.
+// driver is the wrapped Locker as a drive uses it. It notes what the backend cannot do for the
+// key, and whether another process held the lock.
 type driver record
 
 var (

@@ -160,7 +160,8 @@ func (r *record) settle() {
 	}
 }
 
-// install makes t, which the backend holds until t.until, the tenure. It needs a t.holder or a waiter.
+// install makes t, which the backend holds until t.until, the tenure. It needs a t.holder or a
+// waiter.
 func (r *record) install(t *tenure) {
 	if t.claimed {
 		r.unclaim(t)
@@ -222,8 +223,8 @@ func (r *record) unclaim(t *tenure) {
 	}
 }
 
-// remember keeps a claim that a request without an answer has left in doubt, until the lock must have
-// expired.
+// remember keeps a claim that a request without an answer has left in doubt, until the lock must
+// have expired.
 func (r *record) remember(t *tenure) {
 	if !t.claimed {
 		r.claim(t)
@@ -335,7 +336,8 @@ func leftQueue(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 }
 
-// cause returns err without the prefix of package locker, which adds it again when it returns the error.
+// cause returns err without the prefix of package locker, which adds it again when it returns the
+// error.
 func cause(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner

@@ -10,9 +10,9 @@ import (
 	"github.com/golockers/locker/internal/cleanup"
 )
 
-// tenure is the backend's lock under one private token. It begins as a claim, while it is not known whether
-// the backend has granted it, is then its record's tenure, under which one holder comes after the other, and
-// is a claim again when its release gets no answer.
+// tenure is the backend's lock under one private token. It begins as a claim, while it is not
+// known whether the backend has granted it, is then its record's tenure, under which one holder
+// comes after the other, and is a claim again when its release gets no answer.
 type tenure struct {
 	record *record
 	token  string
@@ -235,8 +235,8 @@ func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now 
 	}
 }
 
-// prolongLocked extends t for the next holder. If the backend does not return, since it panics or ends the
-// goroutine, t is given up and another tenure serves the queue.
+// prolongLocked extends t for the next holder. If the backend does not return, since it panics or
+// ends the goroutine, t is given up and another tenure serves the queue.
 func (l *Locker) prolongLocked(ctx context.Context, t *tenure, ttl time.Duration) (extended bool, err error) {
 	r, returned := t.record, false
 	defer func() {
@@ -259,7 +259,8 @@ func (l *Locker) passOnLocked(t *tenure) {
 	_, _ = l.handoffLocked(ctx, t, "", time.Now())
 }
 
-// mayHandOn reports whether the tenure allows another holder, and no request under way can shorten its lock.
+// mayHandOn reports whether the tenure allows another holder, and no request under way can
+// shorten its lock.
 func (l *Locker) mayHandOn(t *tenure, now time.Time) bool {
 	return t.handoffs < l.maxHandoffs && (t.handoffs < 0 || now.Sub(t.began) < l.maxTenure) &&
 		now.Before(t.until) && !t.requesting && t.unsure == 0 && !t.releasing

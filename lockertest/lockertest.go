@@ -128,9 +128,9 @@ func New() *Locker { return new(Locker) }
 // long before it ends.
 func (l *Locker) Fail(op Op, err error) { l.set(op, trouble{err: err}) }
 
-// Hang makes calls of op block until their context ends, like those of a server that does not answer.
-// Fail with a nil error makes op work again; calls that hang already continue to. Hang(Acquire)
-// applies to Wait as well.
+// Hang makes calls of op block until their context ends, like those of a server that does not
+// answer. Fail with a nil error makes op work again; calls that hang already continue to.
+// Hang(Acquire) applies to Wait as well.
 func (l *Locker) Hang(op Op) { l.set(op, trouble{hang: true}) }
 
 func (l *Locker) set(op Op, t trouble) {

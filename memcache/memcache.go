@@ -43,16 +43,18 @@
 //
 // It is a cache. Where the following matters, use a backend that keeps its data:
 //
-//   - Eviction. A server that runs out of memory drops items before their time, locks among them. The next
-//     client that asks gets the lock, and the holder learns of it by its next Extend. Give locks a server of
-//     their own, and watch its evictions counter. With -M the server refuses new items instead, which is an
-//     error here. It then has no memory to extend or release either, so a lock may last until its ttl ends.
-//   - Restart. All locks are gone. An Extend or Release that read before the restart and writes after it may
-//     meet a new item with an equal cas number, since those numbers start again, and then overwrites or
-//     frees the lock of another.
-//   - Suspension. The clock of a suspended server stands still and is behind until its first reading after
-//     that. What is stored in that moment ends early by as long as the server was stopped. The same happens
-//     on a machine so overloaded that the server does not run for seconds.
+//   - Eviction. A server that runs out of memory drops items before their time, locks among them.
+//     The next client that asks gets the lock, and the holder learns of it by its next Extend.
+//     Give locks a server of their own, and watch its evictions counter. With -M the server
+//     refuses new items instead, which is an error here. It then has no memory to extend or
+//     release either, so a lock may last until its ttl ends.
+//   - Restart. All locks are gone. An Extend or Release that read before the restart and writes
+//     after it may meet a new item with an equal cas number, since those numbers start again, and
+//     then overwrites or frees the lock of another.
+//   - Suspension. The clock of a suspended server stands still and is behind until its first
+//     reading after that. What is stored in that moment ends early by as long as the server was
+//     stopped. The same happens on a machine so overloaded that the server does not run for
+//     seconds.
 //   - Several servers. The client spreads names over its list of servers, in order. All clients
 //     need the same list at all times: while lists differ, so do the servers on which they look
 //     for a lock. A server that is down is an error; its locks do not move. A proxy that replaces

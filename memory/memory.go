@@ -1,5 +1,5 @@
-// Package memory is a locker.Locker inside one process: the reference for the contract, and the one to
-// start with, since it needs no server.
+// Package memory is a locker.Locker inside one process: the reference for the contract, and the
+// one to start with, since it needs no server.
 //
 //	l := memory.New()
 //	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
@@ -144,9 +144,10 @@ func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *wait
 	return s, w, time.Time{}
 }
 
-// Watch returns a channel, with room for one value, that gets one whenever the lock of key is released,
-// even if it passes to the next in the queue; an expiry is signaled when an operation on the
-// Locker happens to notice it. The channel is never closed. When ctx ends the Locker forgets it.
+// Watch returns a channel, with room for one value, that gets one whenever the lock of key is
+// released, even if it passes to the next in the queue; an expiry is signaled when an operation
+// on the Locker happens to notice it. The channel is never closed. When ctx ends the Locker
+// forgets it.
 //
 // An error means that ctx was done.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
@@ -171,9 +172,9 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 }
 
 // Fence returns a number greater than all that this Locker has minted before, for any key. ok is
-// false if token does not hold the lock. A number is at least the process's wall clock in microseconds
-// since 1970, so a resource that outlives the process can compare it with those of the next process,
-// unless the clock was set back.
+// false if token does not hold the lock. A number is at least the process's wall clock in
+// microseconds since 1970, so a resource that outlives the process can compare it with those of
+// the next process, unless the clock was set back.
 //
 // An error means that nothing happened: ctx was done.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
@@ -233,8 +234,8 @@ var (
 	start = time.Now()
 )
 
-// clock reads the monotonic clock. Times are durations since start, which are smaller and faster than a
-// time.Time. They may be negative, since a synctest bubble has a clock of its own.
+// clock reads the monotonic clock. Times are durations since start, which are smaller and faster
+// than a time.Time. They may be negative, since a synctest bubble has a clock of its own.
 func clock() time.Duration { return time.Since(start) }
 
 // reading returns what clock does, and the same time as a time.Time.

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A sweep looks at sweepSize locks, and one in sweepEvery operations sweeps. That is two locks for each
-// operation, which adds no more than one, so sweeping keeps up. Every shard has a turn in
-// 2*shardCount*sweepEvery operations.
+// A sweep looks at sweepSize locks, and one in sweepEvery operations sweeps. That is two locks
+// for each operation, which adds no more than one, so sweeping keeps up. Every shard has a turn
+// in 2*shardCount*sweepEvery operations.
 const (
 	shardCount = 64
 	sweepEvery = 16

@@ -53,11 +53,11 @@ func (o *operation) count(token string, before ...command) (number uint64, isHol
 	return number, exists && !held.expired(now) && held.ownedBy(token), err
 }
 
-// seed is count, but first sets a counter that was lost to the time, which was read after the loss
-// and is therefore greater than all numbers that were returned before it. (If the server's clock is
-// before 2001, each number is one more than the last, or the time.) Of several that do so at once
-// only one may succeed: each changes the mark that all of them watch. They do not watch the counter,
-// which others may be incrementing.
+// seed is count, but first sets a counter that was lost to the time, which was read after the
+// loss and is therefore greater than all numbers that were returned before it. (If the server's
+// clock is before 2001, each number is one more than the last, or the time.) Of several that do
+// so at once only one may succeed: each changes the mark that all of them watch. They do not
+// watch the counter, which others may be incrementing.
 func (o *operation) seed(token string) (number uint64, isHolder bool, err error) {
 	mark := o.l.book + "seed"
 	replies, err := o.do(o.timed(command{"WATCH", mark}, command{"GET", o.counter()})...)

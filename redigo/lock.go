@@ -167,7 +167,8 @@ func (o *operation) release(token string) (bool, error) {
 	return false, errChanged
 }
 
-// unknown reports whether the server does not know a command, or does not allow this user to use it.
+// unknown reports whether the server does not know a command, or does not allow this user to use
+// it.
 func unknown(err redis.Error) bool {
 	return strings.HasPrefix(string(err), "ERR unknown command") || strings.HasPrefix(string(err), "NOPERM")
 }

@@ -9,12 +9,13 @@
 //
 // # What is on the server
 //
-// The key of a lock is the prefix followed by the lock's name, and its value is `<expiry>:<token>`, the
-// expiry in milliseconds since 1970. It is the classic lock of SETNX, GET and GETSET: a key whose
-// expiry has passed is free and may be taken over. The GETSET is carried out only if the value is
-// still the expired one, so a process that loses the race changes nothing. A key also has an expiry
-// on the server, a day after the lock's, which removes keys that are no longer used and never
-// decides who holds a lock. The longest ttl is 7 days, and a longer one is [locker.ErrInvalidTTL].
+// The key of a lock is the prefix followed by the lock's name, and its value is
+// `<expiry>:<token>`, the expiry in milliseconds since 1970. It is the classic lock of SETNX, GET
+// and GETSET: a key whose expiry has passed is free and may be taken over. The GETSET is carried
+// out only if the value is still the expired one, so a process that loses the race changes
+// nothing. A key also has an expiry on the server, a day after the lock's, which removes keys
+// that are no longer used and never decides who holds a lock. The longest ttl is 7 days, and a
+// longer one is [locker.ErrInvalidTTL].
 //
 // A plain number, which hand-written scripts of this kind leave, is a lock without an owner that
 // expires at that Unix time, in seconds or milliseconds by its magnitude. It is honored, and taken
@@ -96,8 +97,9 @@ func garbage(ttl time.Duration) int64 { return int64((ttl + outlives) / time.Sec
 
 var errNilPool = errors.New("redigo: nil pool")
 
-// Locker keeps locks on the server that a pool's connections lead to. It is safe for concurrent use.
-// Lockers whose pools lead to the same database and whose prefixes are the same share their locks.
+// Locker keeps locks on the server that a pool's connections lead to. It is safe for concurrent
+// use. Lockers whose pools lead to the same database and whose prefixes are the same share their
+// locks.
 type Locker struct {
 	pool   *redis.Pool
 	prefix string // of the locks

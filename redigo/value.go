@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// value is the value of a lock's key: `<expiry>:<token>`, the expiry in milliseconds since 1970 on the
-// server's clock. The expiry comes first, so a token may contain any bytes.
+// value is the value of a lock's key: `<expiry>:<token>`, the expiry in milliseconds since 1970
+// on the server's clock. The expiry comes first, so a token may contain any bytes.
 //
 // A plain number, which hand-written scripts leave, is a lock without an owner: its token is empty.
 type value struct {
@@ -17,7 +17,8 @@ type value struct {
 	token  string
 }
 
-// errForeign means that the key has a value that this package cannot have written. It is left alone.
+// errForeign means that the key has a value that this package cannot have written. It is left
+// alone.
 var errForeign = errors.New("the key holds something other than a lock of package redigo")
 
 // Plain numbers are seconds or milliseconds by their magnitude: seconds from 1973 on (a smaller

@@ -57,7 +57,8 @@ func (s *subscriber) Unsubscribe(channel string) error {
 	return s.conn.Conn.Send("UNSUBSCRIBE", channel)
 }
 
-// Ping subscribes to a channel on which nothing is published: old servers allow a subscriber no PING.
+// Ping subscribes to a channel on which nothing is published: old servers allow a subscriber no
+// PING.
 func (s *subscriber) Ping() error { return s.Subscribe(s.home) }
 
 func (s *subscriber) Flush() error { return s.conn.Conn.Flush() }

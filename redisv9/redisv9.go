@@ -251,11 +251,11 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 	})
 }
 
-// Fence returns a fencing number for a lock that token holds: one more than the last number under the
-// Locker's prefix, and at least the server's time in microseconds since 1970. So numbers keep growing
-// after a restart without data or with old data, an eviction, or a failover to a replica that lags,
-// unless the server's clock is behind the one that minted the last number. Fence takes one request, two
-// on a Ring or a Cluster.
+// Fence returns a fencing number for a lock that token holds: one more than the last number under
+// the Locker's prefix, and at least the server's time in microseconds since 1970. So numbers keep
+// growing after a restart without data or with old data, an eviction, or a failover to a replica
+// that lags, unless the server's clock is behind the one that minted the last number. Fence takes
+// one request, two on a Ring or a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	s := redislock.NewSending(ctx, token)
 	fence, err = redislock.CallInOrder(&l.waiters.Caller, s, func() (uint64, error) {

@@ -13,8 +13,8 @@ import (
 
 // Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in Redis and
 // returns when it is handed the lock. The queue is first come, first served across processes. A
-// lock whose holder vanished goes to the first in the queue a few milliseconds after it expires, and
-// if that one vanished with it, to the next process about a second after that.
+// lock whose holder vanished goes to the first in the queue a few milliseconds after it expires,
+// and if that one vanished with it, to the next process about a second after that.
 //
 // A waiter whose process has gone is passed over. The server detects that when the process's
 // connection ends. On a Cluster it cannot: each release that meets such a waiter costs a second
@@ -74,8 +74,8 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 var errNoQueue = fmt.Errorf("the name has a } but no hash tag, so its queue cannot be in its slot: %w",
 	errors.ErrUnsupported)
 
-// serverOf returns what stands for the server of a lock: on a Cluster its master, as far as is known,
-// and otherwise nil. The client must have been used: then there is no request.
+// serverOf returns what stands for the server of a lock: on a Cluster its master, as far as is
+// known, and otherwise nil. The client must have been used: then there is no request.
 func (l *Locker) serverOf(lock string) any {
 	c, ok := l.client.(interface {
 		MasterForKey(ctx context.Context, key string) (*redis.Client, error)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// breaker decides whether a backend, that of the locks or that of the cache, is asked, so that callers do not each
-// find out by a timeout that it is down.
+// breaker decides whether a backend, that of the locks or that of the cache, is asked, so that
+// callers do not each find out by a timeout that it is down.
 //
 // Its evidence is the outcome of requests. A request without an answer trips it: one that ended
 // with its context, took a quarter of the timeout and failed, or failed with a network error. It
@@ -19,9 +19,10 @@ import (
 // otherwise for the request's key alone, which may be on a server of its own. An error that is an
 // answer, such as that of an entry that cannot be decoded, does not trip it.
 //
-// Once the breaker has tripped, the backend is left alone for a pause. After that a probe in the background asks it
-// again, and the callers go on without it until it has answered: no caller waits for a backend that is known to be
-// down. A caller starts the probe. If none did for a long time, the callers ask the backend themselves.
+// Once the breaker has tripped, the backend is left alone for a pause. After that a probe in the
+// background asks it again, and the callers go on without it until it has answered: no caller
+// waits for a backend that is known to be down. A caller starts the probe. If none did for a long
+// time, the callers ask the backend themselves.
 type breaker struct {
 	timeout, pause time.Duration
 
@@ -33,8 +34,9 @@ type breaker struct {
 }
 
 const (
-	// maxProbes is how many probes run at a time: more than one only if one does not return in time. A probe that
-	// has not returned after probeTimeouts no longer counts: the backend may be back without it.
+	// maxProbes is how many probes run at a time: more than one only if one does not return in
+	// time. A probe that has not returned after probeTimeouts no longer counts: the backend may
+	// be back without it.
 	maxProbes     = 4
 	probeTimeouts = 30
 
@@ -102,8 +104,9 @@ func (b *breaker) succeeded(key string, began time.Time) {
 	b.keys.clear(key)
 }
 
-// failed notes the error of a request for key that began at that time, with context ctx, and returns it, as a
-// noAnswerError if there was no answer. It is not for a request that ended because its caller left.
+// failed notes the error of a request for key that began at that time, with context ctx, and
+// returns it, as a noAnswerError if there was no answer. It is not for a request that ended
+// because its caller left.
 func (b *breaker) failed(ctx context.Context, key string, began time.Time, err error) error {
 	now := time.Now()
 	took := now.Sub(began)

@@ -14,10 +14,11 @@ import (
 // Close shuts the Loader down. Call it before the process ends, and before the clients of the
 // locks and of the cache are closed, so that no lock is left behind for the fleet to wait for.
 //
-// From then on Load and Update return [locker.ErrClosed]. Work that no caller waits for ends at once: the
-// contexts of a refresh's source, and of the source of a load that all callers have left, are cancelled. Close
-// waits until those sources have returned, the calls in progress have been served, the values that were loaded
-// are stored, and the locks are released. An old value that Update could not delete stays in the cache.
+// From then on Load and Update return [locker.ErrClosed]. Work that no caller waits for ends at
+// once: the contexts of a refresh's source, and of the source of a load that all callers have
+// left, are cancelled. Close waits until those sources have returned, the calls in progress have
+// been served, the values that were loaded are stored, and the locks are released. An old value
+// that Update could not delete stays in the cache.
 //
 // If ctx ends first, Close cancels the contexts of all sources and of Update's changes. Their
 // callers get ErrClosed, and nothing more is stored. The locks that are still held after a
@@ -26,8 +27,8 @@ import (
 // has ended. A source goes on only if it ignores the end of its context, or if its context cannot
 // end because that of its load's first caller cannot.
 //
-// Close may be called more than once and concurrently with other methods. The first Close whose ctx ends cuts the
-// work short for all.
+// Close may be called more than once and concurrently with other methods. The first Close whose
+// ctx ends cuts the work short for all.
 func (l *Loader[V]) Close(ctx context.Context) error {
 	if l == nil {
 		return closeError(errors.New("nil Loader"))
@@ -69,8 +70,8 @@ func (l *Loader[V]) settle(ctx context.Context, idle <-chan struct{}) error {
 
 func closeError(err error) error { return fmt.Errorf("singleflight: close: %w", err) }
 
-// lifetime has what Close needs to know: what a Loader has in progress beyond reading the cache, and which locks it
-// holds. The zero lifetime is that of a Loader in use.
+// lifetime has what Close needs to know: what a Loader has in progress beyond reading the cache,
+// and which locks it holds. The zero lifetime is that of a Loader in use.
 type lifetime struct {
 	closing atomic.Bool // Close was called
 	cut     atomic.Bool // and its ctx has ended: no lock is taken, no source called and nothing stored any more
@@ -95,8 +96,9 @@ type background struct{ end context.CancelFunc }
 func (b *background) attach() { b.end() }
 func (b *background) cancel() { b.end() }
 
-// begin begins an activity, which Close waits for until end is called with the same argument. It reports false if
-// the Loader is closed: the activity must not begin. e is nil if it cannot be ended.
+// begin begins an activity, which Close waits for until end is called with the same argument. It
+// reports false if the Loader is closed: the activity must not begin. e is nil if it cannot be
+// ended.
 func (t *lifetime) begin(e ender) bool {
 	t.mu.Lock()
 	if t.finished {
@@ -115,7 +117,8 @@ func (t *lifetime) begin(e ender) bool {
 	return true
 }
 
-// follow begins what follows from an activity that has not ended, such as a release. end(nil) ends it.
+// follow begins what follows from an activity that has not ended, such as a release. end(nil)
+// ends it.
 func (t *lifetime) follow() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,7 +175,8 @@ func (t *lifetime) held() (leases []*locker.Lease) {
 	return leases
 }
 
-// close begins the end of the lifetime, and returns a channel that is closed when nothing is running.
+// close begins the end of the lifetime, and returns a channel that is closed when nothing is
+// running.
 func (t *lifetime) close() <-chan struct{} {
 	t.mu.Lock()
 	if t.idle != nil {
@@ -190,7 +194,8 @@ func (t *lifetime) close() <-chan struct{} {
 	return t.idle
 }
 
-// errCut returns what err becomes for a caller whose own ctx has not ended, or nil if that is err itself.
+// errCut returns what err becomes for a caller whose own ctx has not ended, or nil if that is err
+// itself.
 func (t *lifetime) errCut(err error) error {
 	switch {
 	case err == nil || !t.cut.Load() || errors.Is(err, locker.ErrClosed):

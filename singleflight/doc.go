@@ -25,9 +25,10 @@
 //
 // # Invalidation
 //
-// A Loader does not know when the source changes. Make changes with [Loader.Update], which holds the key's lock
-// while it makes the change and deletes the old value from the cache. If all writers do that, this holds once
-// Update has returned without an error, apart from the exceptions below:
+// A Loader does not know when the source changes. Make changes with [Loader.Update], which holds
+// the key's lock while it makes the change and deletes the old value from the cache. If all
+// writers do that, this holds once Update has returned without an error, apart from the
+// exceptions below:
 //
 //   - In this process no Load that begins later returns the old value.
 //   - No load that holds the key's lock stores the old value, in any process. Update waits for
@@ -36,22 +37,23 @@
 //     Load that began to read the cache before the deletion. That ends with the read, which takes
 //     at most one [WithBackendTimeout].
 //
-// The lock cannot order loads that do not hold it. In another process, such a load may read the source before
-// the change and store the value after the deletion. These are loads
+// The lock cannot order loads that do not hold it. In another process, such a load may read the
+// source before the change and store the value after the deletion. These are loads
 //
-//   - of a process for which the backend of the locks does not answer, or which could not read the cache. With
-//     [WithFailClosed] that is an error instead;
-//   - of a process that calls the source itself after it has waited for [WithMaxWait], has seen two locks
-//     released without a value, or, for [WithOutagePause], was refused by the cache when it stored one;
-//   - that have lost their lock because the process was stopped for longer than [WithLockTTL], or because
-//     the source took longer than [WithMaxHold]. They store only with an [Adder], and only if there is
-//     no value, which is the case after a deletion;
+//   - of a process for which the backend of the locks does not answer, or which could not read
+//     the cache. With [WithFailClosed] that is an error instead;
+//   - of a process that calls the source itself after it has waited for [WithMaxWait], has seen
+//     two locks released without a value, or, for [WithOutagePause], was refused by the cache
+//     when it stored one;
+//   - that have lost their lock because the process was stopped for longer than [WithLockTTL], or
+//     because the source took longer than [WithMaxHold]. They store only with an [Adder], and
+//     only if there is no value, which is the case after a deletion;
 //   - whose store was not answered within the backend timeout, and reaches the cache later.
 //
 // So give the values a lifetime as well: it bounds how long an old value lasts in these cases.
 //
-// A change that is made without Update, followed by [Loader.Forget] and a deletion, reaches this process alone: a
-// load in progress in another one stores what it read before the change.
+// A change that is made without Update, followed by [Loader.Forget] and a deletion, reaches this
+// process alone: a load in progress in another one stores what it read before the change.
 //
 // # Limits
 //

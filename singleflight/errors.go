@@ -25,7 +25,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// exitError is the error of a call whose fn called runtime.Goexit, perhaps through testing.T.FailNow.
+// exitError is the error of a call whose fn called runtime.Goexit, perhaps through
+// testing.T.FailNow.
 type exitError struct{ key string }
 
 func (e *exitError) Error() string {

@@ -10,9 +10,9 @@ import (
 
 // flight is one call of fn. It is also the context that fn gets; see flight_context.go.
 //
-// It is open from its creation until it finishes, is closed, or is abandoned: during that time its key's
-// entry refers to it, and callers join it. The entry refers to an abandoned flight as unwinding, until fn
-// returns or the next flight begins.
+// It is open from its creation until it finishes, is closed, or is abandoned: during that time
+// its key's entry refers to it, and callers join it. The entry refers to an abandoned flight as
+// unwinding, until fn returns or the next flight begins.
 type flight[V any] struct {
 	group  *Group[V]
 	key    string
@@ -112,7 +112,8 @@ func (f *flight[V]) begin() bool {
 	return true
 }
 
-// finish makes the result visible, after the flight can no longer be found. It returns how many callers get it.
+// finish makes the result visible, after the flight can no longer be found. It returns how many
+// callers get it.
 func (f *flight[V]) finish() int32 {
 	g := f.group
 	g.mu.Lock()
@@ -142,8 +143,8 @@ func (f *flight[V]) remove() {
 	f.place = nowhere
 }
 
-// wait is for a caller whose ctx can end: it returns the result when there is one, or leaves with ctx's
-// error. first reports whether it is the caller whose fn runs.
+// wait is for a caller whose ctx can end: it returns the result when there is one, or leaves with
+// ctx's error. first reports whether it is the caller whose fn runs.
 func (f *flight[V]) wait(ctx context.Context, first bool) (v V, shared bool, err error) {
 	select {
 	case <-f.done:
@@ -163,7 +164,8 @@ func (f *flight[V]) wait(ctx context.Context, first bool) (v V, shared bool, err
 	return f.v, f.shared, f.err
 }
 
-// leave takes one caller off the flight. It reports false if the flight has finished: then the result is there.
+// leave takes one caller off the flight. It reports false if the flight has finished: then the
+// result is there.
 func (f *flight[V]) leave() bool {
 	f.group.mu.Lock()
 	if f.finished {
@@ -175,7 +177,8 @@ func (f *flight[V]) leave() bool {
 	return true
 }
 
-// attach makes the flight end with its last caller, as a flight of Do does, and at once if it has none.
+// attach makes the flight end with its last caller, as a flight of Do does, and at once if it has
+// none.
 func (f *flight[V]) attach() {
 	f.group.mu.Lock()
 	f.detached = false
@@ -204,8 +207,8 @@ func (f *flight[V]) close() {
 	f.abandonAndUnlock()
 }
 
-// abandonAndUnlock ends fn's context if no caller waits for the flight. It unlocks group.mu, which its caller
-// holds.
+// abandonAndUnlock ends fn's context if no caller waits for the flight. It unlocks group.mu,
+// which its caller holds.
 func (f *flight[V]) abandonAndUnlock() {
 	g := f.group
 	abandoned := f.callers == 0 && !f.detached && !f.finished

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// A flight is the context of its fn: it has the values of the first caller's context, no deadline, and ends when
-// the flight is abandoned. The part that makes it end is created on first use, so a call whose fn does not
-// look at it is cheap. It does not end when fn returns, since what fn returned may go on using it.
+// A flight is the context of its fn: it has the values of the first caller's context, no
+// deadline, and ends when the flight is abandoned. The part that makes it end is created on first
+// use, so a call whose fn does not look at it is cheap. It does not end when fn returns, since
+// what fn returned may go on using it.
 //
 // Its Value returns the flight itself for its Group as the key, which is how Group.within finds it.
 
@@ -63,7 +64,8 @@ func (f *flight[V]) Value(key any) any {
 // String keeps package fmt from reading the fields: contexts are sometimes printed.
 func (f *flight[V]) String() string { return "singleflight " + strconv.Quote(f.key) }
 
-// inherited is the part of the first caller's context that a flight's context has: the values alone.
+// inherited is the part of the first caller's context that a flight's context has: the values
+// alone.
 type inherited[V any] flight[V]
 
 func (c *inherited[V]) Deadline() (deadline time.Time, ok bool) { return }

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Group coalesces concurrent calls with the same key in this process: the first caller's function runs, and
-// the others wait for its result. The zero value is ready. A Group must not be copied after first use. It
-// keeps nothing for a key for which no function is running.
+// Group coalesces concurrent calls with the same key in this process: the first caller's function
+// runs, and the others wait for its result. The zero value is ready. A Group must not be copied
+// after first use. It keeps nothing for a key for which no function is running.
 type Group[V any] struct {
 	mu   sync.Mutex
 	keys table[string, entry[V]]
 }
 
-// entry is what a Group keeps for a key: the flight in each of these places, if any. While an open flight has
-// begun, none is unwinding.
+// entry is what a Group keeps for a key: the flight in each of these places, if any. While an
+// open flight has begun, none is unwinding.
 type entry[V any] struct {
 	open      *flight[V] // takes callers
 	unwinding *flight[V] // abandoned while its fn ran, which has not returned: the next flight waits a moment for it
@@ -24,38 +24,40 @@ type entry[V any] struct {
 // unwindTime is how long after a flight was abandoned the next one waits for it to return.
 const unwindTime = time.Second
 
-// Do calls fn and returns what it returns. While that call is in progress, another Do with the same key does
-// not call its own fn: it waits for the same result. shared reports whether more than one caller got it. A Do
-// that begins after fn has returned never gets that result: nothing is cached.
+// Do calls fn and returns what it returns. While that call is in progress, another Do with the
+// same key does not call its own fn: it waits for the same result. shared reports whether more
+// than one caller got it. A Do that begins after fn has returned never gets that result: nothing
+// is cached.
 //
-// If ctx is done before the call, Do returns ctx's error and starts nothing. If ctx ends during the call, Do
-// returns ctx's error promptly, without affecting the other callers, unless the result is ready, which wins.
+// If ctx is done before the call, Do returns ctx's error and starts nothing. If ctx ends during
+// the call, Do returns ctx's error promptly, without affecting the other callers, unless the
+// result is ready, which wins.
 //
-// fn's context carries the values of the first caller's ctx but not its cancellation or deadline: it is
-// cancelled when the last waiting caller has left, and only then. So a caller whose ctx has not ended never
-// gets another caller's context error. If the first caller's ctx cannot end (its Done is nil), fn runs on
-// that caller's goroutine, and otherwise on a new one.
+// fn's context carries the values of the first caller's ctx but not its cancellation or deadline:
+// it is cancelled when the last waiting caller has left, and only then. So a caller whose ctx has
+// not ended never gets another caller's context error. If the first caller's ctx cannot end (its
+// Done is nil), fn runs on that caller's goroutine, and otherwise on a new one.
 //
-// A call that all its callers have left is abandoned and takes no new ones. A later Do waits for it to
-// return, until a second after it was abandoned, and then calls its own fn beside it. So a stuck fn does not
-// block its key, whatever the callers' deadlines, and calls that never return add up to no more than one a
-// second for each key.
+// A call that all its callers have left is abandoned and takes no new ones. A later Do waits for
+// it to return, until a second after it was abandoned, and then calls its own fn beside it. So a
+// stuck fn does not block its key, whatever the callers' deadlines, and calls that never return
+// add up to no more than one a second for each key.
 //
-// If fn panics, the caller whose fn it is panics with the same value. The others get a [*PanicError], and so
-// do all if that caller has left. If no caller is left, the panic is not recovered and ends the program. If fn
-// calls [runtime.Goexit], that caller's goroutine ends, and the others get an error. An error that fn
-// returns goes to all callers of that call unchanged.
+// If fn panics, the caller whose fn it is panics with the same value. The others get a
+// [*PanicError], and so do all if that caller has left. If no caller is left, the panic is not
+// recovered and ends the program. If fn calls [runtime.Goexit], that caller's goroutine ends, and
+// the others get an error. An error that fn returns goes to all callers of that call unchanged.
 //
-// Calling Do for the same key from within fn, with fn's context or one derived from it, is an error. With
-// another context, or in a cycle through other goroutines, such a call waits for itself until its context
-// ends.
+// Calling Do for the same key from within fn, with fn's context or one derived from it, is an
+// error. With another context, or in a cycle through other goroutines, such a call waits for
+// itself until its context ends.
 func (g *Group[V]) Do(ctx context.Context, key string, fn func(context.Context) (V, error)) (
 	v V, shared bool, err error) {
 	return g.call(ctx, key, false, fn)
 }
 
-// call is Do. If detached is true, the flight begins detached; see [flight.detach]. fn's context is the flight
-// itself.
+// call is Do. If detached is true, the flight begins detached; see [flight.detach]. fn's context
+// is the flight itself.
 func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(context.Context) (V, error)) (
 	v V, shared bool, err error) {
 	if err := ctx.Err(); err != nil {
@@ -103,8 +105,8 @@ func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(
 	return f.wait(ctx, true)
 }
 
-// Forget makes the next Do for key call its fn even if a call is in progress. The callers that wait for
-// that call still get its result.
+// Forget makes the next Do for key call its fn even if a call is in progress. The callers that
+// wait for that call still get its result.
 func (g *Group[V]) Forget(key string) {
 	g.mu.Lock()
 	e := g.keys.get(key)
@@ -128,8 +130,8 @@ func (g *Group[V]) checkWithin(ctx context.Context, key string) error {
 	return nil
 }
 
-// within returns the flight for key whose fn was given ctx or an ancestor of it, if there is one. It calls
-// methods of ctx, so g.mu must not be held.
+// within returns the flight for key whose fn was given ctx or an ancestor of it, if there is one.
+// It calls methods of ctx, so g.mu must not be held.
 func (g *Group[V]) within(ctx context.Context, key string) *flight[V] {
 	for {
 		f, _ := ctx.Value(g).(*flight[V])

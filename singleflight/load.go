@@ -8,15 +8,16 @@ import (
 	"github.com/golockers/locker"
 )
 
-// errReadAlone is the error of a flight that may not share what it has read, or would read, a moment after a
-// Forget: the read may be older than the deletion, and some of the callers younger. Each then reads for itself.
+// errReadAlone is the error of a flight that may not share what it has read, or would read, a
+// moment after a Forget: the read may be older than the deletion, and some of the callers
+// younger. Each then reads for itself.
 var errReadAlone = errors.New("singleflight: the key was forgotten a moment ago")
 
 // errNotThere is the error of readAlone if there is no value.
 var errNotThere = errors.New("singleflight: not in the cache")
 
-// load is what the first caller in this process does for all. alone reports whether the callers have read the
-// cache themselves, each after it called Load.
+// load is what the first caller in this process does for all. alone reports whether the callers
+// have read the cache themselves, each after it called Load.
 func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err error) {
 	if v, ok := l.beingStored(key); ok {
 		l.note(ctx, LoadJoined, nil)
@@ -123,8 +124,8 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, lease *locker.
 	return l.callSource(ctx, key, lease, how, nil)
 }
 
-// loadWithoutCache loads when the cache cannot be read. The lock would be of no use: a process that is refused it
-// could not see the value.
+// loadWithoutCache loads when the cache cannot be read. The lock would be of no use: a process
+// that is refused it could not see the value.
 func (l *Loader[V]) loadWithoutCache(ctx context.Context, key string, err error) (V, error) {
 	return l.loadWithout(ctx, key, err, afterReadError(err))
 }
@@ -137,7 +138,8 @@ func (l *Loader[V]) loadWithout(ctx context.Context, key string, cause error, ho
 	return l.callSource(ctx, key, nil, how, cause)
 }
 
-// refuse returns the error that ends a load because of cause, or nil if the source is called all the same.
+// refuse returns the error that ends a load because of cause, or nil if the source is called all
+// the same.
 func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 	if err := ctx.Err(); err != nil {
 		return err // all callers have left
@@ -148,10 +150,10 @@ func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 	return nil
 }
 
-// callSource calls the source, unless all callers have left before. From here on a load goes on without
-// callers, so that callers with little time also fill the cache. What follows the source, storing the value
-// and releasing the lock if there is one, happens after callSource has returned: callers do not wait for it.
-// Without a lease, why is the reason for that.
+// callSource calls the source, unless all callers have left before. From here on a load goes on
+// without callers, so that callers with little time also fill the cache. What follows the source,
+// storing the value and releasing the lock if there is one, happens after callSource has
+// returned: callers do not wait for it. Without a lease, why is the reason for that.
 func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Lease, how storing, why error) (
 	v V, err error) {
 	if err := l.keepFlight(ctx); err != nil {
@@ -161,7 +163,8 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 		return v, err
 	}
 	if f, _ := ctx.(*flight[V]); f != nil {
-		// After MaxHold, later callers do not wait for this source, and it does not go on without callers.
+		// After MaxHold, later callers do not wait for this source, and it does not go on without
+		// callers.
 		defer time.AfterFunc(l.maxHold, f.close).Stop()
 	}
 	if lease != nil {
@@ -201,8 +204,8 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 	return v, err
 }
 
-// keepFlight makes the flight whose context is ctx go on without callers, unless the Loader is being closed. It
-// returns an error if the source is not to be called.
+// keepFlight makes the flight whose context is ctx go on without callers, unless the Loader is
+// being closed. It returns an error if the source is not to be called.
 func (l *Loader[V]) keepFlight(ctx context.Context) error {
 	if l.lifetime.cut.Load() {
 		return locker.ErrClosed

@@ -11,19 +11,19 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads it from the
-// source, and the others get the value that it stored.
+// Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads
+// it from the source, and the others get the value that it stored.
 //
 // A load takes these steps: join a load that is in progress in this process; read the cache; try
 // the lock; read the cache again under the lock; call the source; hand the value to the callers in
 // this process; store it; release the lock. The callers do not wait for the last two steps. A
 // caller that arrives while the value is being stored gets that value.
 //
-// A process that does not get the lock waits for the value to appear in the cache, woken by the release if
-// the Locker is a [locker.Watcher], and otherwise polling.
+// A process that does not get the lock waits for the value to appear in the cache, woken by the
+// release if the Locker is a [locker.Watcher], and otherwise polling.
 //
-// A Loader keeps nothing for a key that is not being loaded, unless [Loader.Update] could not delete its value.
-// Create one with [NewLoader], and close it before the process ends.
+// A Loader keeps nothing for a key that is not being loaded, unless [Loader.Update] could not
+// delete its value. Create one with [NewLoader], and close it before the process ends.
 type Loader[V any] struct {
 	locker locker.Locker
 	cache  Cache[V]
@@ -47,15 +47,15 @@ type Loader[V any] struct {
 	lifetime  lifetime
 }
 
-// NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key has the name of the
-// key. Loaders that load different things and share a Locker need different keys, or [WithKeyPrefix]. Without a
-// Locker, a Cache or a source every Load returns an error.
+// NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key
+// has the name of the key. Loaders that load different things and share a Locker need different
+// keys, or [WithKeyPrefix]. Without a Locker, a Cache or a source every Load returns an error.
 //
-// source gets the values of the first caller's context, but not its cancellation: a load whose callers have all
-// left goes on and is stored. Its context ends only when no caller waits any more and either
-// [WithMaxHold] has passed or [Loader.Forget] or [Loader.Close] was called. If there is nothing for a
-// key, the source may return a value, which is cached, or an error, which is not. If the source
-// panics when all its callers have left, the program ends.
+// source gets the values of the first caller's context, but not its cancellation: a load whose
+// callers have all left goes on and is stored. Its context ends only when no caller waits any
+// more and either [WithMaxHold] has passed or [Loader.Forget] or [Loader.Close] was called. If
+// there is nothing for a key, the source may return a value, which is cached, or an error, which
+// is not. If the source panics when all its callers have left, the program ends.
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
 	loader := &Loader[V]{locker: l, cache: c, source: source, loaderOptions: defaultOptions}
@@ -69,18 +69,20 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 	return loader
 }
 
-// Load returns the value of key from the cache, or loads it. All callers of a key in this process share the
-// result of the first one. Each leaves promptly when its ctx ends, with ctx's error. A load that its callers have
-// left goes on, and a later caller joins it. A panic of the source reaches the callers as one in [Group.Do]
-// does. After [Loader.Close] the error is [locker.ErrClosed].
+// Load returns the value of key from the cache, or loads it. All callers of a key in this process
+// share the result of the first one. Each leaves promptly when its ctx ends, with ctx's error. A
+// load that its callers have left goes on, and a later caller joins it. A panic of the source
+// reaches the callers as one in [Group.Do] does. After [Loader.Close] the error is
+// [locker.ErrClosed].
 //
-// An error of the source goes unchanged to the callers that waited for that load and is not cached. Processes
-// that wait for the lock then try one at a time, but none waits for more than three such loads, or five
-// seconds if that is longer: a process that has seen two locks released without a value, a second apart or
-// more, calls the source itself, within the time that the second load took. The same holds when the cache
-// refuses the value. This bound does not depend on the number of processes. It requires a Locker that is a
-// [locker.Watcher]; otherwise [WithMaxWait] is the bound. A process whose own value was refused loads that
-// key without the lock, one load at a time, for [WithOutagePause].
+// An error of the source goes unchanged to the callers that waited for that load and is not
+// cached. Processes that wait for the lock then try one at a time, but none waits for more than
+// three such loads, or five seconds if that is longer: a process that has seen two locks released
+// without a value, a second apart or more, calls the source itself, within the time that the
+// second load took. The same holds when the cache refuses the value. This bound does not depend
+// on the number of processes. It requires a Locker that is a [locker.Watcher]; otherwise
+// [WithMaxWait] is the bound. A process whose own value was refused loads that key without the
+// lock, one load at a time, for [WithOutagePause].
 //
 // If the backend of the locks or of the cache does not answer, Load calls the source without it;
 // with [WithFailClosed] it returns the error instead. A request may take up to
@@ -102,12 +104,14 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // it returns, and if no caller of the key can leave, the hang is not noticed until then: give
 // Load a ctx with a deadline if the client of a backend may hang.
 //
-// A Loader remembers for some seconds what happened to a key, by ten bits of the key's hash: that it was
-// forgotten, its value refused, or its server silent. About one in 1,000 of the other keys is then treated in the
-// same way, which costs it requests or the coordination with other processes.
+// A Loader remembers for some seconds what happened to a key, by ten bits of the key's hash: that
+// it was forgotten, its value refused, or its server silent. About one in 1,000 of the other keys
+// is then treated in the same way, which costs it requests or the coordination with other
+// processes.
 //
-// A key has 1 to 1,024 bytes, including the prefix of [WithKeyPrefix]; any other is [locker.ErrInvalidKey]. Calling
-// Load for the same key from within the source with its context is an error.
+// A key has 1 to 1,024 bytes, including the prefix of [WithKeyPrefix]; any other is
+// [locker.ErrInvalidKey]. Calling Load for the same key from within the source with its context
+// is an error.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 	if !l.acceptsUnobserved(key) {
 		if _, ok := ctx.(*observation); !ok && l != nil && l.observe != nil {
@@ -152,13 +156,13 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 //	loader.Forget(key)
 //	cache.Delete(ctx, key)
 //
-// In this process, a Load that begins after that does not return the old value, and no load puts it back: what a
-// load in progress got from the source is not stored, and Forget waits for a store that has begun. It waits no
-// longer than a backend timeout: a store that takes longer, or whose request the client left behind, may still
-// arrive after the deletion.
+// In this process, a Load that begins after that does not return the old value, and no load puts
+// it back: what a load in progress got from the source is not stored, and Forget waits for a
+// store that has begun. It waits no longer than a backend timeout: a store that takes longer, or
+// whose request the client left behind, may still arrive after the deletion.
 //
-// Forget does not reach other processes. A load in progress there may store what it read before the change, even
-// after the deletion, and that is then a hit here.
+// Forget does not reach other processes. A load in progress there may store what it read before
+// the change, even after the deletion, and that is then a hit here.
 func (l *Loader[V]) Forget(key string) {
 	if l == nil {
 		return
@@ -172,7 +176,8 @@ func (l *Loader[V]) Forget(key string) {
 		}
 	}
 	l.mu.Unlock()
-	// The mark comes first: a flight that begins after group.Forget sees it, and the others take no more callers.
+	// The mark comes first: a flight that begins after group.Forget sees it, and the others take
+	// no more callers.
 	if s == nil {
 		l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
 		l.group.Forget(key)
@@ -189,8 +194,8 @@ func (l *Loader[V]) Forget(key string) {
 	l.forgotten.extend(key, time.Now().Add(l.backendTimeout))
 }
 
-// acceptsUnobserved reports whether check returns no error and there is no observer. It is short enough to be
-// inlined.
+// acceptsUnobserved reports whether check returns no error and there is no observer. It is short
+// enough to be inlined.
 func (l *Loader[V]) acceptsUnobserved(key string) bool {
 	return l != nil && l.simple && key != "" && len(l.keyPrefix)+len(key) <= maxKey && !l.lifetime.closing.Load()
 }

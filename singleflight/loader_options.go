@@ -27,10 +27,10 @@ var defaultOptions = loaderOptions{
 	maxRefreshes:   64,
 }
 
-// WithLockTTL sets the ttl of the lock: how long the fleet waits for a process that died while loading. The
-// lock is kept alive while the source or the change of an Update runs, so the ttl need not be longer than that
-// takes. The default, used when d <= 0, is 10 seconds. With less than a millisecond, every Update and every Load
-// that misses return [locker.ErrInvalidTTL].
+// WithLockTTL sets the ttl of the lock: how long the fleet waits for a process that died while
+// loading. The lock is kept alive while the source or the change of an Update runs, so the ttl
+// need not be longer than that takes. The default, used when d <= 0, is 10 seconds. With less
+// than a millisecond, every Update and every Load that misses return [locker.ErrInvalidTTL].
 func WithLockTTL(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.lockTTL = orDefault(d, defaultOptions.lockTTL) }
 }
@@ -54,31 +54,33 @@ func WithMaxWait(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.maxWait = max(d, 0) }
 }
 
-// WithBackendTimeout limits how long a request to the cache or to the locks may take, and how long Close goes on
-// after its ctx has ended. The default, used when d <= 0, is 2 seconds: a healthy backend needs a thousandth of
-// that. [Loader.Load] describes what happens after a timeout.
+// WithBackendTimeout limits how long a request to the cache or to the locks may take, and how
+// long Close goes on after its ctx has ended. The default, used when d <= 0, is 2 seconds: a
+// healthy backend needs a thousandth of that. [Loader.Load] describes what happens after a
+// timeout.
 func WithBackendTimeout(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.backendTimeout = orDefault(d, defaultOptions.backendTimeout) }
 }
 
-// WithOutagePause sets how long a backend that did not answer is left alone before it is asked again in the
-// background, how long a key whose value the cache refused is loaded without the lock, and when a deletion that
-// failed in Update is first tried again. The default, used when d <= 0, is a second.
+// WithOutagePause sets how long a backend that did not answer is left alone before it is asked
+// again in the background, how long a key whose value the cache refused is loaded without the
+// lock, and when a deletion that failed in Update is first tried again. The default, used when d
+// <= 0, is a second.
 func WithOutagePause(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.outagePause = orDefault(d, defaultOptions.outagePause) }
 }
 
-// WithMaxRefreshes limits how many stale values (see [StaleCache]) this process refreshes at once.
-// When as many are in progress, a stale value is returned without starting a refresh, and a later miss of
-// its key starts one. A refresh that takes longer than MaxHold no longer counts. The default, used when
-// n <= 0, is 64.
+// WithMaxRefreshes limits how many stale values (see [StaleCache]) this process refreshes at
+// once. When as many are in progress, a stale value is returned without starting a refresh, and a
+// later miss of its key starts one. A refresh that takes longer than MaxHold no longer counts.
+// The default, used when n <= 0, is 64.
 func WithMaxRefreshes(n int) LoaderOption {
 	return func(o *loaderOptions) { o.maxRefreshes = orDefault(n, defaultOptions.maxRefreshes) }
 }
 
-// WithFailClosed makes Load return the error when the backend of the locks or of the cache fails. Without it, Load
-// calls the source anyway, one load of a key at a time in each process. Update always returns the error of
-// the locks.
+// WithFailClosed makes Load return the error when the backend of the locks or of the cache fails.
+// Without it, Load calls the source anyway, one load of a key at a time in each process. Update
+// always returns the error of the locks.
 func WithFailClosed() LoaderOption {
 	return func(o *loaderOptions) { o.failClosed = true }
 }

@@ -13,8 +13,8 @@ type LoadEvent struct {
 	Key  string
 	Took time.Duration // by the Load, or by the work
 
-	// Err is the error of LoadFailed, RefreshFailed and StoreFailed. With LoadedUnlocked it is the reason
-	// for loading without the lock.
+	// Err is the error of LoadFailed, RefreshFailed and StoreFailed. With LoadedUnlocked it is
+	// the reason for loading without the lock.
 	Err error
 }
 
@@ -78,8 +78,9 @@ func WithLoadObserver(observe func(ctx context.Context, e LoadEvent)) LoaderOpti
 	return func(o *loaderOptions) { o.observe, o.hasObserver = observe, true }
 }
 
-// observation is the ctx of an observed Load, in which its flight notes how it came by the value. The caller reads
-// that once the flight has returned a value. A caller that joined another one's flight finds nothing noted.
+// observation is the ctx of an observed Load, in which its flight notes how it came by the value.
+// The caller reads that once the flight has returned a value. A caller that joined another one's
+// flight finds nothing noted.
 type observation struct {
 	context.Context
 	noted bool
@@ -110,8 +111,8 @@ func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, err erro
 	return l.Load(o, key)
 }
 
-// note is called in a flight that has found the value or is about to call the source. The last note counts. ctx is
-// the flight, or the context of a refresh, which has no caller.
+// note is called in a flight that has found the value or is about to call the source. The last
+// note counts. ctx is the flight, or the context of a refresh, which has no caller.
 func (l *Loader[V]) note(ctx context.Context, kind LoadEventKind, err error) {
 	if l.observe == nil {
 		return

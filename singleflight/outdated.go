@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// outdated has the keys whose value in the cache may be older than the source: a change was made, and it is not
-// known that the old value was deleted. The cache is not read for them. The zero value has none.
+// outdated has the keys whose value in the cache may be older than the source: a change was made,
+// and it is not known that the old value was deleted. The cache is not read for them. The zero
+// value has none.
 type outdated struct {
 	n atomic.Int32 // of keys, for has
 
@@ -37,8 +38,8 @@ func (o *outdated) add(key string) (added uint64) {
 	return o.last
 }
 
-// remove takes key out, unless it was added again since. The store or deletion that replaced the old value must have
-// begun after add returned that number.
+// remove takes key out, unless it was added again since. The store or deletion that replaced the
+// old value must have begun after add returned that number.
 func (o *outdated) remove(key string, added uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,7 +48,8 @@ func (o *outdated) remove(key string, added uint64) {
 	}
 }
 
-// when returns the number that a store or deletion beginning now must pass to remove, or 0 if key is not outdated.
+// when returns the number that a store or deletion beginning now must pass to remove, or 0 if key
+// is not outdated.
 func (o *outdated) when(key string) (added uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +71,8 @@ func (o *outdated) snapshot() (keys []string) {
 	return keys
 }
 
-// claim reports whether the caller must delete the values of the keys, and go on until release reports true.
+// claim reports whether the caller must delete the values of the keys, and go on until release
+// reports true.
 func (o *outdated) claim() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // value.
 const refreshRest = 100 * time.Millisecond
 
-// refresh loads key in the background, unless that is being done, here or in another process, or this process
-// refreshes as many keys as it may. Then a later miss starts it.
+// refresh loads key in the background, unless that is being done, here or in another process, or
+// this process refreshes as many keys as it may. Then a later miss starts it.
 func (l *Loader[V]) refresh(ctx context.Context, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/golockers/locker/internal/lazyctx"
 )
 
-// request is the context of one request to a backend. It is cancelled when the request has returned.
+// request is the context of one request to a backend. It is cancelled when the request has
+// returned.
 type request struct {
 	lazyctx.Context
 	backend *breaker
@@ -20,8 +21,9 @@ type request struct {
 
 // request returns a request to the backend of b that begins now.
 //
-// It has the backend's timeout, but no more than half of the time that the caller has left, and not less than b's
-// patience. So if the backend hangs, a caller with a deadline of a second still gets the source's value.
+// It has the backend's timeout, but no more than half of the time that the caller has left, and
+// not less than b's patience. So if the backend hangs, a caller with a deadline of a second still
+// gets the source's value.
 func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *request {
 	limit := b.timeout
 	f, _ := ctx.(*flight[V])
@@ -45,8 +47,9 @@ func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *req
 	return r
 }
 
-// gaveUp is for a caller that has left the flight of key in g. If the flight's request goes on although its context
-// has ended, the flight takes no more callers from then on, and the backend is left alone.
+// gaveUp is for a caller that has left the flight of key in g. If the flight's request goes on
+// although its context has ended, the flight takes no more callers from then on, and the backend
+// is left alone.
 func (l *Loader[V]) gaveUp(g *Group[V], key string) {
 	g.mu.Lock()
 	e := g.keys.get(key)
@@ -71,8 +74,9 @@ func (l *Loader[V]) gaveUp(g *Group[V], key string) {
 	})
 }
 
-// tryLock makes one attempt to take the lock. An error other than locker.ErrHeld and locker.ErrClosed is the
-// backend's, unless it is due to an invalid option (isInvalid) or to the end of ctx.
+// tryLock makes one attempt to take the lock. An error other than locker.ErrHeld and
+// locker.ErrClosed is the backend's, unless it is due to an invalid option (isInvalid) or to the
+// end of ctx.
 func (l *Loader[V]) tryLock(ctx context.Context, key string) (*locker.Lease, error) {
 	if !l.lockBreaker.allows(key) {
 		return nil, l.lockBreaker.skip(key, func() { l.probeLock(ctx, key) })
@@ -119,8 +123,8 @@ func (l *Loader[V]) probeLock(ctx context.Context, key string) {
 	}
 }
 
-// unlock releases the lock, and tries once more if that fails. The error does not concern the callers: they have
-// the value, and the lock ends with its ttl.
+// unlock releases the lock, and tries once more if that fails. The error does not concern the
+// callers: they have the value, and the lock ends with its ttl.
 func (l *Loader[V]) unlock(ctx context.Context, lease *locker.Lease) {
 	defer l.lifetime.drop(lease)
 	for range 2 {

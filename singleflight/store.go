@@ -20,8 +20,9 @@ const (
 	dont
 )
 
-// afterReadError returns how to store a value that was loaded because the cache could not be read. If only the
-// entry is damaged, storing repairs it. A cache that does not answer is not asked.
+// afterReadError returns how to store a value that was loaded because the cache could not be
+// read. If only the entry is damaged, storing repairs it. A cache that does not answer is not
+// asked.
 func afterReadError(err error) storing {
 	if isNoAnswer(err) {
 		return dont
@@ -29,7 +30,8 @@ func afterReadError(err error) storing {
 	return set
 }
 
-// storingNow returns how to store a value, given how it was meant to be stored before the source was called.
+// storingNow returns how to store a value, given how it was meant to be stored before the source
+// was called.
 func (l *Loader[V]) storingNow(how storing, lease *locker.Lease) storing {
 	if lease != nil && !isHeld(lease) && how == set {
 		how = add // a successor may have stored something newer
@@ -62,7 +64,8 @@ type store[V any] struct {
 	served bool // whether callers that come now are given v. Guarded by Loader.mu
 }
 
-// beginStoreLocked begins s: from now on callers get its value without a load, and Forget waits for it.
+// beginStoreLocked begins s: from now on callers get its value without a load, and Forget waits
+// for it.
 func (l *Loader[V]) beginStoreLocked(s *store[V]) {
 	s.served, s.done = true, make(chan struct{})
 	s.work.store = s
@@ -135,7 +138,8 @@ func (l *Loader[V]) endStore(s *store[V]) {
 	l.endLocked(s.key, s.work)
 }
 
-// send calls Set or Add. It begins while the lock is held, and its context ends when the lock may end.
+// send calls Set or Add. It begins while the lock is held, and its context ends when the lock may
+// end.
 func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	deadline, cutOff := began.Add(l.backendTimeout), false
 	if s.lease != nil && s.how == set {

@@ -1,7 +1,7 @@
 package singleflight
 
-// table is a map whose keys come and go, and which frees its memory after a peak. A key with the zero value is not
-// in it. The zero table is empty and ready.
+// table is a map whose keys come and go, and which frees its memory after a peak. A key with the
+// zero value is not in it. The zero table is empty and ready.
 type table[K, T comparable] struct {
 	m    map[K]T
 	peak int // the most keys since m was made
@@ -26,8 +26,8 @@ func (t *table[K, T]) set(key K, v T) {
 	t.peak = max(t.peak, len(t.m))
 }
 
-// shrink copies the keys to a new map when few of many are left. It copies only after many deletions, so it adds a
-// constant time to each, on average.
+// shrink copies the keys to a new map when few of many are left. It copies only after many
+// deletions, so it adds a constant time to each, on average.
 func (t *table[K, T]) shrink() {
 	if t.peak <= smallTable || len(t.m) > t.peak/8 {
 		return

@@ -28,18 +28,20 @@ type Deleter[V any] interface {
 // locks. If the Cache is not a [Deleter], change is not called either, and the error wraps
 // [errors.ErrUnsupported].
 //
-// Once change has been called, Update deletes the value, however change ended and even if ctx has ended: an error
-// does not prove that nothing was changed. If only change fails, its error is returned unchanged.
+// Once change has been called, Update deletes the value, however change ended and even if ctx has
+// ended: an error does not prove that nothing was changed. If only change fails, its error is
+// returned unchanged.
 //
-// If the value cannot be deleted within [WithBackendTimeout], Update returns an error, even if change succeeded.
-// From then on this process does not read key from the cache: it calls the source until it has stored a new value.
-// In the background it tries again to delete the old one, first after [WithOutagePause] and then less and less
-// often, down to every 30 seconds. Other processes may return the old value until either succeeds. A Loader
-// remembers up to 65,536 such keys. When it has that many, Update of another key returns an error without
-// calling change.
+// If the value cannot be deleted within [WithBackendTimeout], Update returns an error, even if
+// change succeeded. From then on this process does not read key from the cache: it calls the
+// source until it has stored a new value. In the background it tries again to delete the old one,
+// first after [WithOutagePause] and then less and less often, down to every 30 seconds. Other
+// processes may return the old value until either succeeds. A Loader remembers up to 65,536 such
+// keys. When it has that many, Update of another key returns an error without calling change.
 //
-// An error that wraps [locker.ErrNotHeld] means that the lock was lost during the update: a load elsewhere may have
-// stored the old value after the deletion. Update may then be called again, with a change that does nothing.
+// An error that wraps [locker.ErrNotHeld] means that the lock was lost during the update: a load
+// elsewhere may have stored the old value after the deletion. Update may then be called again,
+// with a change that does nothing.
 //
 // Calling Load or Update for the same key from within change with its context is an error.
 func (l *Loader[V]) Update(ctx context.Context, key string, change func(context.Context) error) error {
@@ -106,7 +108,8 @@ func (l *Loader[V]) checkUpdate(ctx context.Context, key string, change func(con
 	return nil
 }
 
-// update calls change under lease, then deletes the value and releases the lock, however change ends.
+// update calls change under lease, then deletes the value and releases the lock, however change
+// ends.
 func (l *Loader[V]) update(ctx context.Context, key string, lease *locker.Lease,
 	change func(context.Context) error) (err error) {
 	// As a flight of the key, which Load and Update look for.
@@ -146,7 +149,8 @@ func (l *Loader[V]) deleteOld(ctx context.Context, key string) error {
 	return err
 }
 
-// delete deletes key's value from the cache. A deletion that does not return in time is left behind.
+// delete deletes key's value from the cache. A deletion that does not return in time is left
+// behind.
 func (l *Loader[V]) delete(ctx context.Context, key string) error {
 	began := time.Now()
 	deadline := began.Add(l.backendTimeout)
@@ -172,8 +176,8 @@ func (l *Loader[V]) delete(ctx context.Context, key string) error {
 // maxDeleteDelay is the longest pause between two deletions of outdated values.
 const maxDeleteDelay = 30 * time.Second
 
-// deleteLater tries in the background, with growing pauses, to delete the values of all outdated keys, until there
-// are none or the Loader is closed.
+// deleteLater tries in the background, with growing pauses, to delete the values of all outdated
+// keys, until there are none or the Loader is closed.
 func (l *Loader[V]) deleteLater(ctx context.Context) {
 	if !l.outdated.claim() {
 		return

@@ -10,24 +10,26 @@ import (
 )
 
 const (
-	// The delay between two reads of the cache when nothing wakes a waiter doubles from firstPoll to lastPoll.
+	// The delay between two reads of the cache when nothing wakes a waiter doubles from firstPoll
+	// to lastPoll.
 	firstPoll = 5 * time.Millisecond
 	lastPoll  = 50 * time.Millisecond
 
-	// safetyPoll is that delay when releases wake it: the holder may have vanished, which wakes no waiter.
+	// safetyPoll is that delay when releases wake it: the holder may have vanished, which wakes
+	// no waiter.
 	safetyPoll = time.Second
 
 	// maxFruitless is how many releases without a value a waiter watches before it loads by itself.
 	maxFruitless = 2
 
-	// releaseGap is how far apart two wake-ups must be to count as two releases. A wake-up is only a hint, and a
-	// subscription that breaks causes several at once.
+	// releaseGap is how far apart two wake-ups must be to count as two releases. A wake-up is
+	// only a hint, and a subscription that breaks causes several at once.
 	releaseGap = time.Second
 )
 
-// waitForValue is for a process that was refused the lock. It waits for the value and not for the lock, so all
-// processes that wait have the value as soon as it is there. It tries the lock again whenever that may be
-// free.
+// waitForValue is for a process that was refused the lock. It waits for the value and not for the
+// lock, so all processes that wait have the value as soon as it is there. It tries the lock again
+// whenever that may be free.
 //
 // It ends when its last caller leaves, since there is nothing to complete.
 func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ error) {
@@ -40,7 +42,8 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 	fruitless, released := 0, began // the releases that left no value, and when the last one was
 
 	for attempt := 0; ; attempt++ {
-		// A release before the subscription was live wakes nothing, so there is an attempt before the first rest.
+		// A release before the subscription was live wakes nothing, so there is an attempt before
+		// the first rest.
 		if attempt > 0 || woken != nil {
 			lease, err := l.tryLock(ctx, key)
 			if !errors.Is(err, locker.ErrHeld) {
@@ -85,10 +88,11 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 			}
 			return l.callSource(ctx, key, nil, how, errWaitedLong)
 		case release:
-			// The source has failed elsewhere, or the cache refuses the value. To go on one at a time would take
-			// longer the more processes there are, so the others call the source within the time that the last
-			// load took, but not all at the same moment. Wake-ups that are close together, and those within
-			// the first two gaps, are no evidence: the holder may still be at work.
+			// The source has failed elsewhere, or the cache refuses the value. To go on one at a
+			// time would take longer the more processes there are, so the others call the source
+			// within the time that the last load took, but not all at the same moment. Wake-ups
+			// that are close together, and those within the first two gaps, are no evidence: the
+			// holder may still be at work.
 			now := time.Now()
 			took := now.Sub(released)
 			if fruitless > 0 && took < releaseGap {
@@ -120,8 +124,9 @@ func (l *Loader[V]) waitLimit() time.Duration {
 	return d + rand.N(d/2+1)
 }
 
-// watch returns a channel that gets a value when key's lock is released, or nil if there is none: then the waiter
-// polls, and learns in that way of anything else that is wrong with the backend. unwatch ends ctx.
+// watch returns a channel that gets a value when key's lock is released, or nil if there is none:
+// then the waiter polls, and learns in that way of anything else that is wrong with the backend.
+// unwatch ends ctx.
 func (l *Loader[V]) watch(ctx context.Context, unwatch func(), key string) <-chan struct{} {
 	w, ok := l.locker.(locker.Watcher)
 	if !ok {

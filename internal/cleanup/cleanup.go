@@ -1,5 +1,6 @@
-// Package cleanup repeats an operation in the background until its outcome is certain: the release of a lock
-// that may be held although its acquisition failed, or whose first release got no answer.
+// Package cleanup repeats an operation in the background until its outcome is certain: the
+// release of a lock that may be held although its acquisition failed, or whose first release got
+// no answer.
 package cleanup
 
 import (
@@ -13,8 +14,8 @@ const (
 	// Window is how long a cleanup goes on.
 	Window = 5 * time.Second
 
-	// MaxPerOwner is how many cleanups of one owner run at a time, so that a backend that is down does not
-	// use up the cleanups of another.
+	// MaxPerOwner is how many cleanups of one owner run at a time, so that a backend that is down
+	// does not use up the cleanups of another.
 	MaxPerOwner = 256
 
 	// MaxTotal is how many cleanups run at a time in the process. It is reached only if
@@ -25,11 +26,12 @@ const (
 	maxDelay   = time.Second
 )
 
-// Start calls attempt in a goroutine until it reports true, with growing delays in between, for the shorter
-// of window and [Window]. The context of attempt has the values of ctx and ends with that time.
+// Start calls attempt in a goroutine until it reports true, with growing delays in between, for
+// the shorter of window and [Window]. The context of attempt has the values of ctx and ends with
+// that time.
 //
-// The owner is the Locker. Above [MaxPerOwner] or [MaxTotal] Start does nothing and reports false: the lock
-// then ends with its ttl.
+// The owner is the Locker. Above [MaxPerOwner] or [MaxTotal] Start does nothing and reports
+// false: the lock then ends with its ttl.
 func Start(ctx context.Context, owner any, window time.Duration, attempt func(context.Context) (done bool)) bool {
 	id := identity(owner)
 	if !running.enter(id) {

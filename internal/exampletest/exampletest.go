@@ -1,5 +1,6 @@
-// Package exampletest runs examples that need a server. The testing package runs every example that has an
-// Output comment, also where the server is not installed, so these have none and are run by a test.
+// Package exampletest runs examples that need a server. The testing package runs every example
+// that has an Output comment, also where the server is not installed, so these have none and are
+// run by a test.
 package exampletest
 
 import (

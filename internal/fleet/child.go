@@ -12,7 +12,8 @@ import (
 // Role is what a process of a fleet does. The process ends when it returns.
 type Role func(*Child)
 
-// Child is a process's connection to its parent. Its methods end the process when the parent is gone.
+// Child is a process's connection to its parent. Its methods end the process when the parent is
+// gone.
 type Child struct {
 	orders  chan json.RawMessage
 	mu      sync.Mutex // of reports

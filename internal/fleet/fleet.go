@@ -1,5 +1,5 @@
-// Package fleet starts copies of the running program, which take orders from it and send it reports: real
-// operating-system processes for tests and benchmarks.
+// Package fleet starts copies of the running program, which take orders from it and send it
+// reports: real operating-system processes for tests and benchmarks.
 //
 //	func TestMain(m *testing.M) {
 //		fleet.Main(map[string]fleet.Role{"holder": hold})
@@ -8,8 +8,8 @@
 //
 //	processes, err := fleet.Start("holder", 4)
 //
-// Orders and reports are JSON, over the standard input and output of each process. A process ends with
-// its role, or when its parent is gone, however that ended.
+// Orders and reports are JSON, over the standard input and output of each process. A process ends
+// with its role, or when its parent is gone, however that ended.
 package fleet
 
 import (
@@ -94,8 +94,8 @@ func (p *Process) Send(order any) error {
 	return nil
 }
 
-// Receive waits for the next report and decodes it into report, a pointer. Its error is ErrEnded, or the
-// cause of ctx's end.
+// Receive waits for the next report and decodes it into report, a pointer. Its error is ErrEnded,
+// or the cause of ctx's end.
 func (p *Process) Receive(ctx context.Context, report any) error {
 	select {
 	case message, ok := <-p.reports:

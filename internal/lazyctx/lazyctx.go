@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Context is a context with a deadline. Its owner calls Cancel when it is no longer needed. It must not be
-// copied.
+// Context is a context with a deadline. Its owner calls Cancel when it is no longer needed. It
+// must not be copied.
 type Context struct {
 	parent   context.Context
 	deadline time.Time

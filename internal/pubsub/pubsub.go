@@ -8,14 +8,14 @@
 //   - Join never blocks and never fails. The outcome of its first attempt is known within the
 //     timeout and about a second, even when a dial hangs. Whatever the outcome, the hub goes on
 //     trying until Close.
-//   - A listener that may have missed a message is notified: once when a live subscription breaks, and once
-//     when it is live again, or becomes live after its first attempt had failed.
+//   - A listener that may have missed a message is notified: once when a live subscription
+//     breaks, and once when it is live again, or becomes live after its first attempt had failed.
 //   - A channel that the server refuses affects no other channel.
-//   - Requests: at most 512 are unanswered at a time, so that the replies to them fit into what a server
-//     buffers for a subscriber. Dials: one at a time, with a growing pause between them, up to 2 s, which a
-//     Join cuts to 100 ms.
-//   - Wake-ups: at most 1,000 listeners a second are notified that they missed something, since each of them
-//     will then ask the server.
+//   - Requests: at most 512 are unanswered at a time, so that the replies to them fit into what a
+//     server buffers for a subscriber. Dials: one at a time, with a growing pause between them,
+//     up to 2 s, which a Join cuts to 100 ms.
+//   - Wake-ups: at most 1,000 listeners a second are notified that they missed something, since
+//     each of them will then ask the server.
 //   - Memory: in proportion to the present subscriptions, even after a peak. An unused hub has no
 //     timer, no entry and no goroutine, except for a dial that ignores its context, until that
 //     returns.
@@ -210,7 +210,8 @@ func (s *Subscription) attempt() error {
 	return s.err
 }
 
-// Close ends the subscription. The channel and the connection are kept for a while, for the next one.
+// Close ends the subscription. The channel and the connection are kept for a while, for the next
+// one.
 func (s *Subscription) Close() { s.close(false) }
 
 // Drop is Close for a channel that must no longer look listened to: unless it has other listeners,

@@ -11,9 +11,9 @@ import (
 	"github.com/golockers/locker/internal/inflight"
 )
 
-// Sending is an encoded token on its way to the server, perhaps more than once: a client may silently
-// repeat a request whose reply was lost, but go-redis asks for the bytes each time. Once Ctx has ended
-// there are none, so that nothing is sent for a caller that has left.
+// Sending is an encoded token on its way to the server, perhaps more than once: a client may
+// silently repeat a request whose reply was lost, but go-redis asks for the bytes each time. Once
+// Ctx has ended there are none, so that nothing is sent for a caller that has left.
 type Sending struct {
 	Ctx   context.Context
 	Token string // encoded

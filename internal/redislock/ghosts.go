@@ -113,8 +113,8 @@ type leavers struct {
 	workers int
 }
 
-// leaveLater releases the lock if it was granted to a ghost, and takes its entry out of the queue if
-// it is there. No one else does, so this is tried until the lock's ttl has passed.
+// leaveLater releases the lock if it was granted to a ghost, and takes its entry out of the queue
+// if it is there. No one else does, so this is tried until the lock's ttl has passed.
 func (ws *Waiters) leaveLater(g *ghost) {
 	if g.leaving.Swap(true) {
 		return

@@ -13,10 +13,10 @@ import (
 // Entry is a place in a queue, as it is stored there. The entry decides how it is served, not the
 // client that releases the lock:
 //
-//   - Claim 0: if a connection to the server itself subscribes to the channel, the entry is granted the
-//     lock for its ttl, and its waiter can rely on the message about that. Otherwise the entry is
-//     dropped without a message. It is for clients that subscribe on the server that keeps their
-//     locks, once they have subscribed.
+//   - Claim 0: if a connection to the server itself subscribes to the channel, the entry is
+//     granted the lock for its ttl, and its waiter can rely on the message about that. Otherwise
+//     the entry is dropped without a message. It is for clients that subscribe on the server that
+//     keeps their locks, once they have subscribed.
 //   - Claim > 0: it gets the lock for that time, and the message is only a hint: the waiter claims
 //     the lock by a [Look] within that time, or loses it to the next.
 type Entry struct {

@@ -133,7 +133,8 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 	w.id, w.claim = w.entry.ID(), ws.RoundTrip.claim()
 	w.number = ws.number.Add(1)
 	w.mail, w.turn = make(chan Message, 1), make(chan struct{}, 1)
-	// It joins before the subscription is live, so that its place in the queue is that of its request.
+	// It joins before the subscription is live, so that its place in the queue is that of its
+	// request.
 	ws.inbox.enter(ctx, w)
 	defer ws.inbox.leave(w)
 

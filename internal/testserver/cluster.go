@@ -11,8 +11,8 @@ import (
 
 const slots = 16384
 
-// RedisCluster starts a Redis Cluster of as many masters, without replicas, and returns their addresses
-// once each of them knows all the others and reports that the cluster is complete.
+// RedisCluster starts a Redis Cluster of as many masters, without replicas, and returns their
+// addresses once each of them knows all the others and reports that the cluster is complete.
 func RedisCluster(tb testing.TB, masters int) []string {
 	tb.Helper()
 	nodeKind := redisKind
@@ -38,8 +38,8 @@ func RedisCluster(tb testing.TB, masters int) []string {
 	return nil
 }
 
-// join gives node i its share of the slots and, on all but the first, makes it known to the first, which
-// tells the others.
+// join gives node i its share of the slots and, on all but the first, makes it known to the
+// first, which tells the others.
 func join(node string, i int, nodes []string) error {
 	add := []string{"CLUSTER", "ADDSLOTS"}
 	for slot := i * slots / len(nodes); slot < (i+1)*slots/len(nodes); slot++ {

@@ -7,17 +7,17 @@ import (
 	"strconv"
 )
 
-// Ports are taken from below the range that the kernel gives to outgoing connections. From that range a
-// client's own connection could take the port of a server that is stopped and about to restart, or even
-// be connected to itself by dialling it. The second port of a cluster node lies 10,000 above, and below
-// that range as well.
+// Ports are taken from below the range that the kernel gives to outgoing connections. From that
+// range a client's own connection could take the port of a server that is stopped and about to
+// restart, or even be connected to itself by dialling it. The second port of a cluster node lies
+// 10,000 above, and below that range as well.
 const (
 	firstPort = 10_000
 	lastPort  = 22_700
 )
 
-// freePort finds a port that no process listens on at the moment. If spare is not 0, the port at that distance is
-// free as well.
+// freePort finds a port that no process listens on at the moment. If spare is not 0, the port at
+// that distance is free as well.
 func freePort(spare int) (int, error) {
 	for range 1000 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)

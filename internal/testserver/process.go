@@ -46,14 +46,15 @@ func startProcess(path string, args []string, dir, logFile string) (*process, er
 	return p, nil
 }
 
-// starter returns the queue of the one goroutine that starts processes. The kernel's "signal the child
-// when the parent dies" means the parent *thread*, so the children must come from a thread that lives as
-// long as the test binary: one goroutine, locked to its thread, that never ends.
+// starter returns the queue of the one goroutine that starts processes. The kernel's "signal the
+// child when the parent dies" means the parent *thread*, so the children must come from a thread
+// that lives as long as the test binary: one goroutine, locked to its thread, that never ends.
 var starter = sync.OnceValue(func() chan<- func() {
 	queue := make(chan func())
 	go func() {
 		runtime.LockOSThread()
-		// A goroutine inherits labels, and a test that looks for leaks by them must not find this one.
+		// A goroutine inherits labels, and a test that looks for leaks by them must not find this
+		// one.
 		pprof.SetGoroutineLabels(context.Background())
 		for f := range queue {
 			f()

@@ -15,8 +15,8 @@ func dieWithUs(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// pause returns when all threads have stopped: one that runs on another processor takes a moment to see the
-// signal, and may answer a request until then.
+// pause returns when all threads have stopped: one that runs on another processor takes a moment
+// to see the signal, and may answer a request until then.
 func (p *process) pause() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err

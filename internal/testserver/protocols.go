@@ -72,8 +72,8 @@ func dial(addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// redisCommand sends one command on a connection of its own. It knows the replies of the few commands
-// used here: a status or a bulk string, returned as it is, or an error.
+// redisCommand sends one command on a connection of its own. It knows the replies of the few
+// commands used here: a status or a bulk string, returned as it is, or an error.
 func redisCommand(addr string, args ...string) (string, error) {
 	conn, err := dial(addr)
 	if err != nil {

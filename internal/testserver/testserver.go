@@ -1,13 +1,13 @@
-// Package testserver gives a test a redis-server or a memcached of its own: started on a free port of
-// 127.0.0.1, answering when the constructor returns, killed when the test ends, and killed by the kernel
-// when the test's process is (on Linux).
+// Package testserver gives a test a redis-server or a memcached of its own: started on a free
+// port of 127.0.0.1, answering when the constructor returns, killed when the test ends, and
+// killed by the kernel when the test's process is (on Linux).
 //
 //	srv := testserver.Redis(t)
 //	client := redis.NewClient(&redis.Options{Addr: srv.Addr})
 //
-// If the program is not installed, or cannot be paused on this system, the test is skipped with that reason. With
-// the environment variable LOCKER_TEST_SERVERS=require the test fails instead, so that a machine that is meant to
-// run everything cannot pass by leaving tests out.
+// If the program is not installed, or cannot be paused on this system, the test is skipped with
+// that reason. With the environment variable LOCKER_TEST_SERVERS=require the test fails instead,
+// so that a machine that is meant to run everything cannot pass by leaving tests out.
 package testserver
 
 import (
@@ -26,8 +26,8 @@ import (
 // patience bounds every wait for a server. It is only ever used up by one that is broken.
 const patience = 30 * time.Second
 
-// Server is a running server. Its methods are for the goroutine of the test that started it, and fail that
-// test if they do not succeed.
+// Server is a running server. Its methods are for the goroutine of the test that started it, and
+// fail that test if they do not succeed.
 type Server struct {
 	// Addr is "127.0.0.1:port". It stays the same over a Restart.
 	Addr string
@@ -45,29 +45,29 @@ type Server struct {
 type kind struct {
 	program string
 	args    func(s *Server) []string
-	// pid asks the server that listens at addr for its process id. An answer alone does not prove that it is
-	// our server: another process may have taken the port first.
+	// pid asks the server that listens at addr for its process id. An answer alone does not prove
+	// that it is our server: another process may have taken the port first.
 	pid func(addr string) (int, error)
 	// spare is the distance to a second port that the server listens on, or 0.
 	spare int
 }
 
-// Redis starts a redis-server without persistence: after a Restart it is empty. args are added to its
-// command line, for instance "--maxmemory", "1mb".
+// Redis starts a redis-server without persistence: after a Restart it is empty. args are added to
+// its command line, for instance "--maxmemory", "1mb".
 func Redis(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return start(tb, redisKind, args)
 }
 
-// Memcached starts a memcached that speaks TCP only. args are added to its command line, for instance
-// "-m", "1".
+// Memcached starts a memcached that speaks TCP only. args are added to its command line, for
+// instance "-m", "1".
 func Memcached(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return start(tb, memcachedKind, args)
 }
 
-// start looks for the program, finds a port and starts the server. If another process takes the port first, it
-// tries again on another.
+// start looks for the program, finds a port and starts the server. If another process takes the
+// port first, it tries again on another.
 func start(tb testing.TB, k kind, args []string) *Server {
 	tb.Helper()
 	path, err := exec.LookPath(k.program)
@@ -127,8 +127,8 @@ func (s *Server) launch() error {
 	return fmt.Errorf("%s does not answer at %s: %w: %s", s.kind.program, s.Addr, last, output)
 }
 
-// Stop kills the server, as a crash would: its clients see only that their connections end. It returns when
-// the process is gone. Stopping a stopped server does nothing.
+// Stop kills the server, as a crash would: its clients see only that their connections end. It
+// returns when the process is gone. Stopping a stopped server does nothing.
 func (s *Server) Stop() {
 	if s.proc != nil {
 		s.proc.kill()
@@ -136,8 +136,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart stops the server if it runs and starts it again on the same port, with the same arguments and
-// without its data.
+// Restart stops the server if it runs and starts it again on the same port, with the same
+// arguments and without its data.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
@@ -153,9 +153,9 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pause stops the process where it is (SIGSTOP). The kernel goes on accepting connections and bytes for
-// it, so to its clients it is a server that hangs. Continue ends the pause. Stop and the end of the test
-// also work on a paused server.
+// Pause stops the process where it is (SIGSTOP). The kernel goes on accepting connections and
+// bytes for it, so to its clients it is a server that hangs. Continue ends the pause. Stop and
+// the end of the test also work on a paused server.
 func (s *Server) Pause() {
 	s.tb.Helper()
 	s.signal("pause", (*process).pause)
