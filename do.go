@@ -13,7 +13,7 @@ import (
 // return, a panic or [runtime.Goexit]. If several processes call Do, all of them run fn, one after
 // the other. To run it in only one of them, use [TryDo].
 //
-// The context of fn is that of [Lease.Context]: it is cancelled with the cause [ErrNotHeld] when
+// The context of fn is that of [Lease.Context]: it is canceled with the cause [ErrNotHeld] when
 // the lock is lost, and [FromContext] returns its lease. The error of Do joins fn's error and
 // Unlock's. The latter is ErrNotHeld if the lock was lost: what fn did may then have overlapped
 // with another holder. If the lock cannot be taken, fn does not run and the error is that of Lock,
@@ -128,7 +128,7 @@ func isSame(a, b Locker) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
-// Context returns a copy of ctx that is cancelled with the cause [ErrNotHeld] when the lease is
+// Context returns a copy of ctx that is canceled with the cause [ErrNotHeld] when the lease is
 // lost, at the same moment as [Lease.Lost] is closed. Unlock and Detach do not cancel it. Call
 // the CancelFunc when the context is no longer needed. The context carries the lease; see
 // [FromContext].

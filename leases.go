@@ -144,7 +144,7 @@ func (ls Leases) Unlock(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Context is [Lease.Context] for several leases. The context is cancelled when any of them is lost.
+// Context is [Lease.Context] for several leases. The context is canceled when any of them is lost.
 func (ls Leases) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancelCause(ctx)
 	c := &leaseContext{Context: inner, cancel: cancel, leases: ls}

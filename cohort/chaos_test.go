@@ -92,7 +92,7 @@ func storm(t *testing.T, process func() locker.Locker, d time.Duration) {
 		l := cohort.New(process(), cohort.WithMaxTenure(5*time.Millisecond))
 		lockers = append(lockers, l)
 		for i := range goroutines {
-			patient := i == 0 // never cancelled, so it must be served however often the others are
+			patient := i == 0 // never canceled, so it must be served however often the others are
 			wg.Go(func() {
 				pprof.Do(context.Background(), label, func(labelled context.Context) {
 					for ctx.Err() == nil {

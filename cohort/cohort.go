@@ -259,7 +259,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		switch {
 		case w.err != nil:
 			return time.Time{}, w.err
-		case ctx.Err() == nil: // a cancelled waiter takes nothing
+		case ctx.Err() == nil: // a canceled waiter takes nothing
 			return w.deadline, nil
 		}
 	case <-ctx.Done():

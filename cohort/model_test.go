@@ -89,7 +89,7 @@ func schedule(t *testing.T, seed uint64) {
 }
 
 // turn is what one caller does: it takes the lock, and holds, extends, releases or forgets it. A patient caller
-// is never cancelled, so it must be served.
+// is never canceled, so it must be served.
 func (m *model) turn(t *testing.T, l *cohort.Locker, patient bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

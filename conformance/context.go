@@ -50,7 +50,7 @@ func doneContexts(parent context.Context) map[string]context.Context {
 	cancelCause(errors.New("the cause, which is not the context's error"))
 	expired, cancel := context.WithDeadline(parent, time.Now().Add(-time.Hour))
 	cancel()
-	return map[string]context.Context{"cancelled": cancelled, "cancelled with a cause": caused, "past its deadline": expired}
+	return map[string]context.Context{"canceled": cancelled, "canceled with a cause": caused, "past its deadline": expired}
 }
 
 func checkAlreadyDone(e *harness.Env) {

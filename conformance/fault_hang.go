@@ -213,7 +213,7 @@ func hangCancel(e *harness.Env) {
 			done <- result{ok, ctx.Err() != nil, err}
 		})
 		e.Sleep(hangCtx)
-		e.Note("the ctx of D.%s is cancelled", calls[i].name)
+		e.Note("the ctx of D.%s is canceled", calls[i].name)
 		cancel()
 		timeout := time.NewTimer(hangTimeout)
 		defer timeout.Stop()
@@ -221,7 +221,7 @@ func hangCancel(e *harness.Env) {
 		case r := <-done:
 			f.failed(calls[i].name, r.ok, r.err, r.ended, context.Canceled)
 		case <-timeout.C:
-			e.Fail(fmt.Sprintf("D.%s returns within one I/O timeout of the client: its ctx was cancelled", calls[i].name),
+			e.Fail(fmt.Sprintf("D.%s returns within one I/O timeout of the client: its ctx was canceled", calls[i].name),
 				fmt.Sprintf("it had not returned %v later", hangTimeout))
 		}
 	})

@@ -74,14 +74,14 @@ func (f *faulty) replyAfterCancel() {
 			}
 			ended := time.Now()
 			cancel()
-			e.Note("D's ctx is cancelled, then the reply is delivered")
+			e.Note("D's ctx is canceled, then the reply is delivered")
 			x.Release()
 			last := <-result
 			if !last.End.After(ended) {
-				e.Inconclusive("D.%s returned before its ctx was cancelled, although the reply was held back: %s", op, last.Result())
+				e.Inconclusive("D.%s returned before its ctx was canceled, although the reply was held back: %s", op, last.Result())
 			}
 			if last.OK || !errors.Is(last.Err, context.Canceled) {
-				e.Fail(fmt.Sprintf("D.%s = false and an error that wraps %q: its ctx was cancelled before the reply arrived",
+				e.Fail(fmt.Sprintf("D.%s = false and an error that wraps %q: its ctx was canceled before the reply arrived",
 					op, context.Canceled), fmt.Sprintf("D.%s = %s", op, last.Result()))
 			}
 			f.insists("Release", key, token, 0)

@@ -212,10 +212,10 @@ func abandonedWaiter(e *harness.Env) {
 		b := e.B.Waits(e.Ctx, key, e.Token(), harness.Long)
 		e.Sleep(e.Standing())
 		if i == 0 {
-			e.Note("D's link hangs, and the ctx of its first waiter is cancelled")
+			e.Note("D's link hangs, and the ctx of its first waiter is canceled")
 			f.p.Hang()
 		} else {
-			e.Note("the connections that D had before it waited hang, and so do new ones, and the ctx of its first waiter is cancelled")
+			e.Note("the connections that D had before it waited hang, and so do new ones, and the ctx of its first waiter is canceled")
 			f.p.HangThese(connected)
 			f.p.HangDials()
 		}

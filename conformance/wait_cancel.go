@@ -27,7 +27,7 @@ func checkWaitCancel(e *harness.Env) {
 		cancel()
 		e.Note("the contexts of both waiters have ended")
 		now := time.Now()
-		r1, r2 := e.Outcome(w1, now, "its context was cancelled"), e.Outcome(w2, now, "its context's deadline has passed")
+		r1, r2 := e.Outcome(w1, now, "its context was canceled"), e.Outcome(w2, now, "its context's deadline has passed")
 		released := e.A.Releases(key, t1, "A holds the lock")
 		e.B.TakesFree(key, e.Token(), harness.Long, released.Start, released.End, "A has released it, and both waiters have left the queue")
 		for r, ctx := range map[*harness.Call]context.Context{&r1: cancelled, &r2: expired} {
@@ -124,7 +124,7 @@ func checkWaitContext(e *harness.Env) {
 	cancel()
 	e.Finish(&all, cancel, "all waiters have left: their context has ended")
 	if n, stacks := e.Settles(few, e.Patience()+5*time.Second); n > few {
-		e.Note("%d waiters on B, half of them in the queue; then their context is cancelled", waiters)
+		e.Note("%d waiters on B, half of them in the queue; then their context is canceled", waiters)
 		e.Fail(fmt.Sprintf("at most %d goroutines are left, for connections and the like", few),
 			fmt.Sprintf("%d goroutines that the calls started are left:\n%s", n, stacks))
 	}

@@ -262,7 +262,7 @@ func checkWaitHeadLeaves(e *harness.Env) {
 			ttl := scale*time.Second + 3*rest
 			held = e.A.Takes(e.Key(), e.Token(), ttl, "the key is fresh")
 			leaving, leave := context.WithCancel(e.Ctx)
-			how := "is cancelled"
+			how := "is canceled"
 			if late {
 				leaving, leave = context.WithTimeout(e.Ctx, 2*rest)
 				how = "has passed its deadline"

@@ -278,7 +278,7 @@ func checkWatchChannel(e *harness.Env) {
 		e.A.Releases(key, token, "A holds the lock")
 	}
 	woken(e, ch, "A has released the lock five times")
-	e.Note("the context of both watchers is cancelled")
+	e.Note("the context of both watchers is canceled")
 	cancel()
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); e.Sleep(10 * time.Millisecond) {
 		for _, ch := range []<-chan struct{}{ch, alone} {
@@ -324,7 +324,7 @@ func checkWatchEnds(e *harness.Env) {
 	const watchers, few = 150, 60
 	ctx, cancel := context.WithCancel(e.Ctx)
 	shared := e.Key()
-	e.Note("%d watchers on B, half of them of one key; then their context is cancelled", watchers)
+	e.Note("%d watchers on B, half of them of one key; then their context is canceled", watchers)
 	e.Spread(watchers, func(i int) {
 		key := shared
 		if i%2 == 0 {

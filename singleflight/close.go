@@ -16,7 +16,7 @@ import (
 //
 // From then on Load and Update return [locker.ErrClosed]. Work that no caller waits for ends at
 // once: the contexts of a refresh's source, and of the source of a load that all callers have
-// left, are cancelled. Close waits until those sources have returned, the calls in progress have
+// left, are canceled. Close waits until those sources have returned, the calls in progress have
 // been served, the values that were loaded are stored, and the locks are released. An old value
 // that Update could not delete stays in the cache.
 //

@@ -34,7 +34,7 @@ const unwindTime = time.Second
 // result is ready, which wins.
 //
 // fn's context carries the values of the first caller's ctx but not its cancellation or deadline:
-// it is cancelled when the last waiting caller has left, and only then. So a caller whose ctx has
+// it is canceled when the last waiting caller has left, and only then. So a caller whose ctx has
 // not ended never gets another caller's context error. If the first caller's ctx cannot end (its
 // Done is nil), fn runs on that caller's goroutine, and otherwise on a new one.
 //

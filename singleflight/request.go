@@ -11,7 +11,7 @@ import (
 	"github.com/golockers/locker/internal/lazyctx"
 )
 
-// request is the context of one request to a backend. It is cancelled when the request has
+// request is the context of one request to a backend. It is canceled when the request has
 // returned.
 type request struct {
 	lazyctx.Context

@@ -23,7 +23,7 @@ type Deleter[V any] interface {
 // singleflight's documentation, under Invalidation, describes what that guarantees.
 //
 // Update waits for the lock for as long as ctx allows, and keeps it alive for up to
-// [WithMaxHold]. The context of change is cancelled when the lock is lost. If the lock cannot be
+// [WithMaxHold]. The context of change is canceled when the lock is lost. If the lock cannot be
 // taken, change is not called: unlike Load, Update does not go on without the backend of the
 // locks. If the Cache is not a [Deleter], change is not called either, and the error wraps
 // [errors.ErrUnsupported].

@@ -33,7 +33,7 @@ const (
 	cancelled
 )
 
-// WithDeadline returns a context that ends with parent, at the deadline, or when it is cancelled.
+// WithDeadline returns a context that ends with parent, at the deadline, or when it is canceled.
 func WithDeadline(parent context.Context, deadline time.Time) *Context {
 	if d, ok := parent.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -48,7 +48,7 @@ func (c *Context) Init(parent context.Context, deadline time.Time) {
 }
 
 // WithoutCancel returns a context with the values of parent that ends at the deadline or when it is
-// cancelled.
+// canceled.
 func WithoutCancel(parent context.Context, deadline time.Time) *Context {
 	return &Context{parent: parent, detached: true, deadline: deadline}
 }

@@ -238,7 +238,7 @@ func (l redisFull) watch(ctx context.Context, key string, broken func(error) boo
 	if err := over(ctx); err != nil {
 		return nil, err
 	}
-	// A dial that is cancelled counts for go-redis as one that failed, and after some of them it
+	// A dial that is canceled counts for go-redis as one that failed, and after some of them it
 	// refuses everybody for a while.
 	dial := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {

@@ -168,7 +168,7 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	isHeld, begun := false, time.Now()
 	for {
 		start, asked := time.Now(), make(chan []int64, 1)
-		go func() { // not cancelled: the entry must be removed after this
+		go func() { // not canceled: the entry must be removed after this
 			reply, _ := joinQueue.Run(context.WithoutCancel(ctx), g.c, g.queue(key), token, ms(ttl), entry).Int64Slice()
 			asked <- reply
 			close(asked)

@@ -39,7 +39,7 @@ func waitMutants() []Mutant {
 			Must:  []string{"wait/fifo", "wait/keeps-place"},
 			May:   []string{"wait/cancel-stress", "wait/own-ttl"},
 			Alter: func(f *Fake) { f.lastFirst = true }},
-		{Name: "a cancelled waiter stays in the queue",
+		{Name: "a canceled waiter stays in the queue",
 			Must:  []string{"wait/cancel", "wait/head-leaves"},
 			May:   []string{"wait/cancel-stress"},
 			Alter: func(f *Fake) { f.staysQueued = true }},
