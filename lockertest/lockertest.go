@@ -8,8 +8,8 @@
 //
 // It is a real lock in memory with every optional interface, so the code under test waits, queues
 // and expires as it would on a server. A test holds locks against it, takes them away, makes
-// operations fail or hang, and looks at the calls. It works in a testing/synctest bubble, in which
-// waiting and expiry take no time.
+// operations fail or hang, and inspects the calls. It works in a testing/synctest bubble, in
+// which waiting and expiry take no time.
 package lockertest
 
 import (

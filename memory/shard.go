@@ -245,7 +245,7 @@ func (s *shard) add(key string) *entry {
 }
 
 // tidy removes e if it is no longer used, and reports whether it did. The last entry takes its
-// slot, which a sweep may have passed already. An entry only ever moves towards the first slot, so
+// slot, which a sweep may have passed already. An entry only ever moves toward the first slot, so
 // a later sweep meets it.
 func (s *shard) tidy(e *entry, now time.Duration) (removed bool) {
 	if e.expires > now || e.head != nil || len(e.watchers) > 0 {

@@ -15,7 +15,7 @@ const (
 // not thousands.
 type Pacer[T any] struct {
 	// Hand is called for each value, without a lock and on one goroutine at a time. It reports
-	// whether the value counts towards the limit. One that has become pointless does not.
+	// whether the value counts toward the limit. One that has become pointless does not.
 	Hand func(T) bool
 
 	mu     sync.Mutex
