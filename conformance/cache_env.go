@@ -180,7 +180,7 @@ func (e *cacheEnv[V]) historyText() string {
 
 func (e *cacheEnv[V]) end(kind cacheResultKind, report string) { panic(cacheResult{kind, report}) }
 
-// fail ends the check: the reply is not what it has to be.
+// fail ends the check: the reply is not what it must be.
 func (e *cacheEnv[V]) fail(r cacheReply[V], want string) {
 	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s",
 		e.historyText(), r.call, want, r))
@@ -349,8 +349,8 @@ func (r cacheReply[V]) endsBefore(d time.Duration) time.Time {
 	return r.end.Add(d + r.e.config.Granularity + cacheTick)
 }
 
-// follow repeats read until what stored has stored for d has ended, and requires want while it
-// lasts and nothing afterwards. Replies before from count for nothing.
+// follow repeats read until the value that stored has stored for d has ended. It requires want
+// while the value lasts, and nothing afterwards. Replies before from do not count.
 func (e *cacheEnv[V]) follow(stored cacheReply[V], d time.Duration, from time.Time, want V,
 	read func() cacheReply[V]) {
 	seen := false

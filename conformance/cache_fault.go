@@ -77,8 +77,8 @@ func checkDamaged[V any](e *cacheEnv[V]) {
 		func(err error) bool { return !isNoAnswer(err) })
 }
 
-// isNoAnswer reports whether a Loader takes err for that of a backend that does not answer, and so
-// leaves the backend alone for a while.
+// isNoAnswer reports whether a Loader treats err as that of a backend that does not answer, and
+// so leaves the backend alone for a while.
 func isNoAnswer(err error) bool {
 	return errors.As(err, new(net.Error)) || errors.Is(err, context.DeadlineExceeded)
 }

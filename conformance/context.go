@@ -25,8 +25,8 @@ func contextChecks() []harness.Check {
 	}, {
 		Name:  "context/no-late-success",
 		Rules: []string{c9During},
-		Causes: "a context that is not passed on to the client library; a library that knows no contexts, or was not told to " +
-			"honor them, and an operation that does not look at ctx when the library returns; false in place of ctx's error.",
+		Causes: "a context that is not passed on to the client library; a library that ignores contexts, or was not told to " +
+			"honor them, and an operation that does not check ctx when the library returns; false in place of ctx's error.",
 		Run: checkNoLateSuccess,
 	}, {
 		Name:  "context/cancel-during-call",

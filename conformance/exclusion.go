@@ -11,7 +11,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// exclusionChecks are about who gets a lock.
+// exclusionChecks are about which token gets a lock.
 func exclusionChecks() []harness.Check {
 	return []harness.Check{{
 		Name:   "exclusion/one-holder",
@@ -110,8 +110,8 @@ func checkOneAttempt(e *harness.Env) {
 // racers is how many goroutines, on three clients, compete for a key.
 const racers = 9
 
-// unknowns counts errors under contention. A Locker may return some when the value changed under it
-// again and again, and on a busy machine many, but not nearly always.
+// unknowns counts errors under contention. A Locker may return some when the value keeps changing
+// under it, and on a busy machine many, but not nearly always.
 type unknowns struct{ calls, errors atomic.Int64 }
 
 func (u *unknowns) saw(e *harness.Env, calls ...harness.Call) {

@@ -130,7 +130,7 @@ func (f *faulty) untilSure(do func() harness.Call) harness.Call {
 			return r
 		}
 		if time.Now().After(end) {
-			f.Env.FailLate(r.Causes(), r.Key, fmt.Sprintf("on a link that works, D.%s succeeds after a few errors at most", r.Op),
+			f.Env.FailLate(r.Causes(), r.Key, fmt.Sprintf("on a link that works, D.%s succeeds after at most a few errors", r.Op),
 				fmt.Sprintf("%s within %v, the last one: %v", harness.Plural(errs+1, "error"), healing, r.Err))
 		}
 		f.Env.Sleep(min(time.Duration(errs+1)*5*time.Millisecond, 250*time.Millisecond))

@@ -186,7 +186,7 @@ func hangLeak(e *harness.Env) {
 		all.Wait()
 	})
 	if n, stacks := e.SettlesAs(id, limit, hangTimeout); n > limit {
-		e.Fail(fmt.Sprintf("%d calls of each method, all of which have returned, leave hardly a goroutine %v later",
+		e.Fail(fmt.Sprintf("%d calls of each method, all of which have returned, leave hardly any goroutines %v later",
 			times, hangTimeout), fmt.Sprintf("%d are left:\n%s", n, stacks))
 	}
 	f.healed(held, token)

@@ -14,8 +14,8 @@ import (
 // cannot be established, while requests get through.
 
 func pushChecks() []harness.Check {
-	const pushCauses = "a subscription without which the call returns an error, or for which it waits before it asks anything; no " +
-		"attempts while it listens: keep polling, at longer intervals."
+	const pushCauses = "a call that returns an error if it cannot subscribe, or that waits for the subscription before it " +
+		"asks the backend; no attempts while it listens: keep polling, at longer intervals."
 	return []harness.Check{{
 		Name:  "fault/delayed-grant",
 		Rules: []string{q4Deadline},
@@ -67,7 +67,7 @@ func pushChecks() []harness.Check {
 }
 
 // seldom is how long a Locker may sleep between two looks at a lock whose releases it should hear
-// of.
+// about.
 const seldom = 12 * time.Second
 
 // withoutPush lets D wait for a lock, through locker.Lock, while it cannot hear of releases. It
@@ -76,7 +76,7 @@ func withoutPush(e *harness.Env, what string, rest time.Duration, before, after 
 	if !e.Has(harness.NeedsWatch) && !e.Has(harness.NeedsWait) {
 		e.Skip("the Locker is neither a locker.Watcher nor a locker.Waiter")
 	}
-	// On a busy machine a request may use a connection that hangs, but hardly each time.
+	// On a busy machine a request may use a connection that hangs, but hardly every time.
 	const tries = 3
 	for try := 1; !locksWithoutPush(e, what, rest, before, after, try == tries); try++ {
 		e.Forget()
@@ -86,8 +86,8 @@ func withoutPush(e *harness.Env, what string, rest time.Duration, before, after 
 // requestsAtOnce is more requests than a Wait makes at the same time.
 const requestsAtOnce = 6
 
-// connections makes D connect for several requests at the same time, and returns its connections. A
-// connection that D opens after that is hardly for a request.
+// connections makes D connect for several requests at the same time, and returns its connections.
+// A connection that D opens after that is unlikely to be for a request.
 func (f *faulty) connections() map[*faultproxy.Link]struct{} {
 	f.Env.Each(requestsAtOnce, func(int) { f.insists("Acquire", f.Env.Key(), f.Env.Token(), harness.Long) })
 	return f.p.Connected()
@@ -170,7 +170,7 @@ func delayedGrant(e *harness.Env) {
 		ways[i].heal(f)
 		reported := func(w harness.Call) {
 			if w.OK && w.Deadline.After(c.End) {
-				e.FailAbout(key, fmt.Sprintf("D.Wait waits on, or returns an error, or a deadline not after %s: since then C holds the lock, for ten minutes",
+				e.FailAbout(key, fmt.Sprintf("D.Wait keeps waiting, or returns an error, or a deadline not after %s: since then C holds the lock, for ten minutes",
 					e.At(c.End)), fmt.Sprintf("D.Wait = %s, that is until %s", w.Result(), e.At(w.Deadline)))
 			}
 		}

@@ -35,7 +35,7 @@ func waitFaultChecks() []harness.Check {
 		Name:   "fault/wait-reply-lost",
 		Rules:  []string{q2Wait, c2Outcomes, q7Dead},
 		Needs:  harness.NeedsWait,
-		Causes: "as fault/wait-disconnect; a token that stays in the queue for longer than its ttl after its Wait returned an error.",
+		Causes: "the same as for fault/wait-disconnect; a token that stays in the queue for longer than its ttl after its Wait returned an error.",
 		Run:    waitReplyLost,
 	}, {
 		Name:  "fault/waiter-crash",

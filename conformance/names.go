@@ -54,7 +54,7 @@ func nameChecks() []harness.Check {
 		Name:  "names/exact-tokens",
 		Rules: []string{c8Exact},
 		Causes: "comparing tokens by prefix (worker-1 owns worker-10's lock), case, length or number; trimming, cleaning or " +
-			"unescaping them; a value of several fields that is split at a separator which a token may contain.",
+			"unescaping them; a value of several fields that is split at a separator that a token may contain.",
 		Run: checkExactTokens,
 	}, {
 		Name:   "names/any-token",

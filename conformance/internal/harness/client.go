@@ -190,7 +190,7 @@ func (c *Client) subscribed(r Call) <-chan struct{} {
 // Long is the ttl of a lock that does not expire while a check runs, however slow the machine.
 const Long = 10 * time.Minute
 
-// BlockedTTL is what an attempt asks for that must be refused.
+// BlockedTTL is the ttl of an attempt that must be refused.
 const BlockedTTL = 40 * time.Second
 
 // Takes acquires a lock that must be free, or held by token itself.
@@ -325,7 +325,7 @@ func (c *Client) Polls(key, token string, ttl time.Duration) Call {
 	return c.poll("Acquire", key, token, ttl)
 }
 
-// PollRest is how long to sleep after poll r: longer the further moment is away, before and after
+// PollRest is how long to sleep after poll r: longer the farther away moment is, before and after
 // it, and the slower the backend.
 func PollRest(r Call, moment time.Time) time.Duration {
 	rest := time.Until(moment) / 40

@@ -113,7 +113,7 @@ func (e *Env) Show(c Call) { e.history.show(c) }
 // Forget clears the history, if what follows is independent of what was done before.
 func (e *Env) Forget() { e.history.forget() }
 
-// Patience is how late an event may be that does not depend on an expiry. It grows with the
+// Patience is how late an event that does not depend on an expiry may be. It grows with the
 // slowness that this run has observed.
 func (e *Env) Patience() time.Duration { return e.suite.lag.allowance() }
 

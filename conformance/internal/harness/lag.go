@@ -22,7 +22,7 @@ func measure(ctx context.Context, saw func(late time.Duration)) {
 	}
 }
 
-// saw records how long something took that takes no time on an idle machine.
+// saw records the duration of something that takes no time on an idle machine.
 func (l *Lag) saw(d time.Duration) {
 	for {
 		old := l.slowest.Load()
@@ -35,7 +35,8 @@ func (l *Lag) saw(d time.Duration) {
 // Worst returns the longest delay recorded.
 func (l *Lag) Worst() time.Duration { return time.Duration(l.slowest.Load()) }
 
-// lagMemory is for how long, at least, a delay counts: a machine that was slow may be quick again.
+// lagMemory is the least time for which a delay counts: a machine that was slow may be quick
+// again.
 const lagMemory = 20 * time.Second
 
 // recentLag is the Lag of the last lagMemory, or up to twice as long.

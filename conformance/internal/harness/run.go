@@ -57,7 +57,7 @@ func Run(t *testing.T, c Config, list []Check) {
 // strictVariable is the environment variable that, set to strict, makes inconclusive checks fail.
 const strictVariable = "LOCKER_CONFORMANCE"
 
-// tries is how often a check is run at most while it is inconclusive.
+// tries is the most times that a check is run while it is inconclusive.
 const tries = 4
 
 // turns orders the checks of a run: first those that may run beside others, all at once; then, one

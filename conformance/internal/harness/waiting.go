@@ -37,7 +37,7 @@ func (e *Env) Patiently(try func(rest time.Duration) Verdict) {
 	e.repeat(try, 30*time.Millisecond, 200*time.Millisecond, e.Standing(), 2*e.Standing(), 4*e.Standing())
 }
 
-// Surely is Patiently for checks that a waiter which has not joined passes by accident: a right
+// Surely is Patiently for checks that a waiter that has not joined passes by accident: a right
 // verdict counts only after a rest that is long enough for the waiters to join.
 func (e *Env) Surely(try func(rest time.Duration) Verdict) {
 	try(30 * time.Millisecond)
@@ -67,7 +67,7 @@ func (e *Env) repeat(try func(rest time.Duration) Verdict, rests ...time.Duratio
 	e.Inconclusive("waiters may not have joined the queue as intended, on a slow machine or backend: %s", v.got)
 }
 
-// LagDuring returns by how much timers and the operations of A, B and C were late at worst while fn
+// LagDuring returns how late, at worst, timers and the operations of A, B and C were while fn
 // ran.
 func (e *Env) LagDuring(fn func()) time.Duration {
 	ctx, stop := context.WithCancel(e.Ctx)
@@ -96,7 +96,7 @@ func (e *Env) saw(d time.Duration) {
 	}
 }
 
-// Standing is how long a waiter usually takes at most to join the queue.
+// Standing is the longest that a waiter usually takes to join the queue.
 func (e *Env) Standing() time.Duration {
 	return min(time.Second+5*e.suite.lag.Worst(), 5*time.Second)
 }
