@@ -45,7 +45,6 @@ func TestEveryRuleIsChecked(t *testing.T) {
 		w6Resumed:     "permits something",
 		q10NotHeld:    "says what an error does not mean",
 		f5Unsupported: "the checks of a Locker without fencing numbers are skipped",
-		f3Lost:        "the suite does not delete the backend's data",
 	}
 	cited := make(map[string]bool)
 	for _, ck := range checks() {
