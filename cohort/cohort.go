@@ -94,11 +94,11 @@ func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = m
 // then may wait for eight tenures.
 func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenure = max(d, 0) } }
 
-// WithOwner makes the private tokens begin with label and a slash, so that it shows which process
-// holds a lock, for instance in [locker.Info] and in the backend's own tools. A label is up to 900
-// bytes of UTF-8 without control characters; with any other every operation returns
-// [locker.ErrInvalidToken]. Without a label a private token begins with the token of the caller that
-// it was taken for, and so with the label of [locker.WithOwner].
+// WithOwner makes the private tokens begin with label and a slash, so that they show which
+// process holds a lock, for instance in [locker.Info] and in the backend's own tools. A label is
+// up to 900 bytes of UTF-8 without control characters; with any other every operation returns
+// [locker.ErrInvalidToken]. Without a label a private token begins with the token of the caller
+// that it was taken for, and so with the label of [locker.WithOwner].
 func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
 
 // New returns a Locker over l. It need not be closed. If l is nil, every operation fails.
@@ -189,8 +189,8 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 }
 
 // Release frees a lock that token holds, or passes it to the next of this process's waiters,
-// usually without a request. After an error Release may be repeated. The token may also be one that
-// Inspect has reported of another process, as for [locker.Break].
+// usually without a request. After an error Release may be repeated. The token may also be one
+// that Inspect has reported for a lock of another process, which is how [locker.Break] works.
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 	if err := l.check(ctx); err != nil {
 		return false, err
@@ -332,8 +332,8 @@ func (l *Locker) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// privateToken returns a token for a tenure that is taken for caller. It begins with the label, or with the
-// caller's token, so that the backend's own tools show for whom the lock was taken.
+// privateToken returns a token for a tenure that is taken for caller. It begins with the label,
+// or with the caller's token, so that the backend's own tools show for whom the lock was taken.
 func (l *Locker) privateToken(caller string) string {
 	b := make([]byte, 0, 96)
 	if l.owner != "" {

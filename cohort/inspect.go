@@ -11,7 +11,8 @@ import (
 	"github.com/golockers/locker"
 )
 
-// idLength is that of the part of a private token that identifies its Locker: 26 characters of base32.
+// idLength is the length of the part of a private token that identifies its Locker: 26 characters of
+// base32.
 const idLength = 26
 
 // isOthers reports whether token is the private token of another cohort.
@@ -21,11 +22,12 @@ func (l *Locker) isOthers(token string) bool {
 }
 
 // Inspect reports who holds the lock of key. For a lock that a goroutine of this process holds it
-// reports that goroutine's token and time. For one that another process holds, the token is the private
-// one of its cohort, which begins as [WithOwner] says and can be passed to Release. Waiters are those
-// of this process and, where the wrapped Locker counts them, one for each other process.
+// reports that goroutine's token and time. For one that another process holds, the token is the
+// private one of its cohort, which begins as [WithOwner] describes and can be passed to Release.
+// Waiters are those of this process and, where the wrapped Locker counts them, one for each other
+// process.
 //
-// The error wraps [errors.ErrUnsupported] if the wrapped Locker is no [locker.Inspector].
+// The error wraps [errors.ErrUnsupported] if the wrapped Locker is not a [locker.Inspector].
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	if err := l.check(ctx); err != nil {
 		return locker.Info{Key: key}, err
@@ -41,9 +43,9 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	return l.translate(info), nil
 }
 
-// List lists the locks of the wrapped Locker, each as Inspect reports it.
+// List yields the locks of the wrapped Locker, each as Inspect reports it.
 //
-// The error wraps [errors.ErrUnsupported] if the wrapped Locker is no [locker.Lister].
+// The error wraps [errors.ErrUnsupported] if the wrapped Locker is not a [locker.Lister].
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		if err := l.check(ctx); err != nil {
@@ -66,7 +68,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 	}
 }
 
-// translate replaces what the backend knows of a lock by what this process knows of it.
+// translate replaces what the backend knows of a lock with what this process knows of it.
 func (l *Locker) translate(info locker.Info) locker.Info {
 	s := l.shard(info.Key)
 	s.mu.Lock()
@@ -84,7 +86,7 @@ func (l *Locker) translate(info locker.Info) locker.Info {
 			info.Waiters++
 		}
 		if _, ok := l.inner.(locker.Waiter); ok && r.driving && r.first != nil && r.abandon != nil {
-			info.Waiters-- // the drive stands in the backend's queue
+			info.Waiters-- // the drive waits in the backend's queue
 		}
 	}
 	return info

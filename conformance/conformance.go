@@ -27,8 +27,8 @@ type Config struct {
 	Granularity time.Duration
 
 	// LoseData, if not nil, makes the backend lose all that it keeps, as a restart without data
-	// does. It is called while no other check of this run runs, and lets the suite check that fencing numbers go
-	// on above those from before.
+	// does. It is called while no other check of this run runs, and lets the suite check that
+	// later fencing numbers are greater than those from before.
 	LoseData func(ctx context.Context) error
 
 	// Skip names checks that cannot pass on this backend, each with the reason, which is printed.

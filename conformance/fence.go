@@ -38,7 +38,7 @@ func fenceChecks() []harness.Check {
 	}, {
 		Name:   "fence/outlives-data",
 		Rules:  []string{f1Monotonic, f3Lost},
-		Causes: "a counter that starts again at 1: let it start at the server's clock.",
+		Causes: "a counter that starts again at 1: let it start at the server's time.",
 		Needs:  harness.NeedsDataLoss,
 		Alone:  true,
 		Run:    checkFenceOutlivesData,

@@ -23,8 +23,8 @@ type CacheConfig[V any] struct {
 	// or less is not stored: Set then deletes what is there, and Add reports false.
 	TTLOf func(v V) time.Duration
 
-	// Prefix is the prefix of the keys on the server. The default is "cache:". It must not be that
-	// of locks.
+	// Prefix is the prefix of the keys on the server. The default is "cache:". It must differ
+	// from that of the locks.
 	Prefix string
 
 	// Marshal and Unmarshal convert a value to what the server stores and back. The default is

@@ -11,10 +11,10 @@
 //	users := singleflight.NewLoader(redisv9.New(client), cache, query)
 //	user, err := users.Load(ctx, "user/42")
 //
-// The cache is that of an adapter, such as redisv9.NewCache(client, …), or anything else with a Get and a
-// Set, see [Cache]. A backend that is down costs coordination, not availability: values are then loaded
-// without it, unless [WithFailClosed] is used. Call [Loader.Close] before the process ends, so that it
-// leaves no lock behind.
+// The cache can be an adapter's, such as redisv9.NewCache(client, …), or anything else with Get
+// and Set methods: see [Cache]. A backend that is down costs coordination, not availability:
+// values are then loaded without it, unless [WithFailClosed] is used. Call [Loader.Close] before
+// the process ends, so that it leaves no lock behind.
 //
 // # Which to use
 //

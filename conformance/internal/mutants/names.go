@@ -58,7 +58,7 @@ func upToNUL(s string) string {
 	return s + " "
 }
 
-// foldSeparators replaces repeated separators by one.
+// foldSeparators replaces repeated separators with one.
 func foldSeparators(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -111,7 +111,7 @@ func (f *Fake) picky(refuses func(key, token string) bool) {
 	}
 }
 
-// justNames are the checks that mutants can fail which only confuse names.
+// justNames are the checks that a mutant can fail if it only confuses names.
 var justNames = []string{"names/*", "watch/any-key", "wait/any-key"}
 
 // asFloat normalizes floating-point numbers.

@@ -232,14 +232,14 @@ func (l redisFull) Watch(ctx context.Context, key string) (<-chan struct{}, erro
 	}, true)
 }
 
-// watch subscribes to key. Broken is asked what to do when the subscription broke: true is to go
-// on.
+// watch subscribes to key. Broken decides what to do when the subscription has broken: true means
+// to go on.
 func (l redisFull) watch(ctx context.Context, key string, broken func(error) bool, wakes bool) (<-chan struct{}, error) {
 	if err := over(ctx); err != nil {
 		return nil, err
 	}
 	// A dial that is canceled counts for go-redis as one that failed, and after some of them it
-	// refuses everybody for a while.
+	// refuses all callers for a while.
 	dial := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
