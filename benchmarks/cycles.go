@@ -89,7 +89,7 @@ func (b *bench) takeTurns(ctx context.Context, section string, scenarios []scena
 	return nil
 }
 
-// cycles is what came of one run.
+// cycles is the outcome of one run.
 type cycles struct {
 	length    time.Duration
 	served    []int64 // by goroutine, within the time

@@ -51,8 +51,8 @@ func (r *results) goals() string {
 	return t.String()
 }
 
-// bestPeer returns the peer with the best median, including peers that failed in some rounds. With everyone it
-// leaves out those that did not serve every goroutine in every round.
+// bestPeer returns the peer with the best median, including peers that failed in some rounds.
+// With everyone set, it leaves out those that did not serve every goroutine in every round.
 func (r *results) bestPeer(section, scenario, unit string, everyone bool) *row {
 	var best *row
 	for _, w := range r.of(section, scenario) {

@@ -42,7 +42,7 @@ func runGrowth(ctx context.Context, b *bench) error {
 	return err
 }
 
-// runLeases measures what locks cost that one process holds.
+// runLeases measures what the locks that one process holds cost.
 func runLeases(ctx context.Context, b *bench) error {
 	for _, leases := range []int{1, 100, 10_000, 100_000} {
 		for _, h := range holders {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// hist counts durations in buckets that grow by 2 %. It crosses from a process of the fleet to the parent
-// as JSON.
+// hist counts durations in buckets that grow by 2%. It crosses from a process of the fleet to the
+// parent as JSON.
 type hist []int64
 
 // buckets reach to a minute.

@@ -170,7 +170,7 @@ func newRueidisLocker(j job) (rueidislock.Locker, error) {
 	})
 }
 
-// compareAndDelete is the script that every article has.
+// compareAndDelete is the script that every article shows.
 var compareAndDelete = redis.NewScript(
 	`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) else return 0 end`)
 
@@ -206,7 +206,8 @@ func gomemcached(j job) *gomemcache.Client {
 	return client
 }
 
-// addDelete is what one writes by hand. It has no owner, so a late delete frees the lock of another.
+// addDelete is the usual hand-written lock. It has no owner, so a late delete frees the lock of
+// another.
 func addDelete(j job) (lock, error) {
 	client := gomemcached(j)
 	return func(ctx context.Context, key string) (func() error, error) {
@@ -224,7 +225,7 @@ func addDelete(j job) (lock, error) {
 	}, nil
 }
 
-// mutexMap is what one writes by hand within a process: no expiry, no context, no token.
+// mutexMap is the usual hand-written lock within a process: no expiry, no context, no token.
 func mutexMap(job) (lock, error) {
 	type entry struct {
 		sync.Mutex

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// writeHeader says what was run, when, on what and with which versions.
+// writeHeader describes what was run, when, on which machine and with which versions.
 func writeHeader(ctx context.Context, w io.Writer, b *bench) error {
 	var h strings.Builder
 	fmt.Fprintf(&h, "date: %s\n", time.Now().UTC().Format(time.RFC3339))
@@ -42,7 +42,7 @@ func writeHeader(ctx context.Context, w io.Writer, b *bench) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// loadAverage shows what else the machine had to do.
+// loadAverage returns how busy the machine was.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(text))

@@ -121,8 +121,8 @@ func (s *redisServer) close() {
 	s.process.close()
 }
 
-// requests is how many reads from clients the server has processed, in which a pipeline is one. This
-// question is one of them.
+// requests is how many reads from clients the server has processed, counting a pipeline as one.
+// This query is one of them.
 func (s *redisServer) requests(ctx context.Context) (int64, error) {
 	info, err := s.client.Info(ctx, "stats").Result()
 	if err != nil {
@@ -195,7 +195,8 @@ func (s *memcachedServer) stats(ctx context.Context) (string, error) {
 	}
 }
 
-// requests is how many commands the server has carried out, for it counts no reads, this question added.
+// requests is how many commands the server has executed, including this query, since it does not
+// count reads.
 func (s *memcachedServer) requests(ctx context.Context) (int64, error) {
 	stats, err := s.stats(ctx)
 	if err != nil {
@@ -224,7 +225,7 @@ func checkAddress(addr string) error {
 	return nil
 }
 
-// field finds the line of text that begins with name and returns what is behind it.
+// field finds the line of text that begins with name and returns what follows it.
 func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name); ok {

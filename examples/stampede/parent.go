@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// result is what came of one strategy.
+// result is the outcome of one strategy.
 type result struct {
 	strategy string
 	first    round // opens connections: it has to be right, but is not in the table

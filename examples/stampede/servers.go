@@ -28,7 +28,8 @@ type server interface {
 	close()
 }
 
-// openServer connects to the server at a, or starts the embedded one, and says where the fleet finds it.
+// openServer connects to the server at a, or starts the embedded one, and returns where the fleet
+// finds it.
 func openServer(ctx context.Context, a *address) (server, address, error) {
 	if a == nil {
 		s, err := startEmbedded()
@@ -152,7 +153,7 @@ func (s *memcachedServer) requests(ctx context.Context) (int64, error) {
 
 func (s *memcachedServer) close() { s.client.Close() }
 
-// number finds the line of text that begins with name and returns the number behind it.
+// number finds the line of text that begins with name and returns the number after it.
 func number(text, name string) (int64, error) {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name); ok {

@@ -42,8 +42,8 @@ func values[V any](rounds []round, of func(round) V) []V {
 	return list
 }
 
-// mean has at most one digit behind the point, and none when it is exact: 1 is once every time, 1.0 is
-// not.
+// mean has at most one digit after the point, and none when it is exact: 1 is once every time,
+// 1.0 is not.
 func mean(list []int64) string {
 	var sum int64
 	for _, v := range list {

@@ -1,5 +1,5 @@
--- fence returns the next number of the counter KEYS[1], see count, or 0 when the token does not
--- hold the lock KEYS[2]. ARGV: token
+-- fence returns the next number of the counter KEYS[1] (see count), or 0 if the token does not hold
+-- the lock KEYS[2]. ARGV: token
 local function count()
 	--include count
 end

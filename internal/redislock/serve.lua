@@ -42,7 +42,7 @@ local function seen(channel)
 end
 
 -- serve gives the lock to the first in the queue whose process is alive, whatever the lock's value
--- is meanwhile. It returns 'served', and whether that was a claim; 'empty'; 'kept' if it was not
+-- is at the time. It returns 'served', and whether that was a claim; 'empty'; 'kept' if it was not
 -- able to; or 'more' if it has dropped as many entries as one script may. Unless it returns
 -- 'served', the caller must set or delete the lock.
 --
@@ -64,8 +64,8 @@ local function serve()
 	end
 
 	-- reach returns how an entry is served: 'grant', 'claim', or nil when its process seems to be
-	-- gone, and then whether it has not been asked. One that listens but was not heard from may have too much
-	-- to look after, or its machine may have vanished: a claim tells.
+	-- gone, and then whether it has not been asked. One that listens but was not heard from may have
+	-- too much to look after, or its machine may have vanished: a claim shows which.
 	local function reach(channel, claim)
 		local p = process(channel)
 		if p.asked > p.seen and now - p.asked >= math.max(tonumber(claim), 1000) then
