@@ -1,10 +1,10 @@
--- look takes the lock and returns 1 if the token holds it, or if it is free and the token is next.
--- Otherwise, without an entry, look returns 0. With an entry, it puts the entry at the end of the queue
--- unless it is there already, and returns the holder's remaining time, the number of entries
--- before it, the time (two values), its ticket, whether it is new in the queue, whether the lock
--- waits to be claimed, and whether the entry's process listens on this server (always 1 for an
--- entry that claims). ARGV: token, ttl, entry, the entry in another form in which it may be in the
--- queue
+-- look takes the lock and returns 1 if the token holds it, or if it is free and the token is
+-- next. Otherwise, without an entry, look returns 0. With an entry, it puts the entry at the end
+-- of the queue unless it is there already, and returns the holder's remaining time, the number of
+-- entries before it, the time (two values), its ticket, whether it is new in the queue, whether
+-- the lock waits to be claimed, and whether the entry's process listens on this server (always 1
+-- for an entry that claims). ARGV: token, ttl, entry, the entry in another form in which it may
+-- be in the queue
 local lock, queue, token = KEYS[1], KEYS[2], ARGV[1]
 local free = redis.call('SET', lock, token, 'PX', ARGV[2], 'NX')
 if free and (not queue or redis.call('EXISTS', queue) == 0) then
