@@ -251,8 +251,8 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 // The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
 // another holder's. It is joined with the backend's error if what might be left of the lock could
 // not be released either. Once the backend has answered an Unlock, every further one returns
-// ErrNotHeld. Any other error means that the lock may have been released or not. Unlock may then be
-// called again; otherwise the lock ends with its ttl.
+// ErrNotHeld. Any other error means that the lock may or may not have been released. Unlock may
+// then be called again; otherwise the lock ends with its ttl.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
@@ -338,17 +338,18 @@ func (l *Lease) extendToMinHold(ctx context.Context) (extended bool, err error) 
 	return extended, err
 }
 
-// Fence returns a fencing number, which is greater than every number minted for this key before, by
-// any holder, and less than 2^63. Pass it to the resource that the lock protects, and let the
-// resource refuse a number smaller than the last one it has seen, and an equal one from another
-// holder:
+// Fence returns a fencing number, which is greater than every number minted for this key before,
+// by any holder, and less than 2^63. Pass it to the resource that the lock protects, and let the
+// resource refuse a number that is smaller than the last one it has seen, or equal to it but from
+// another holder:
 //
 //	UPDATE invoices SET status = $1, fence = $2, holder = $3
 //	WHERE id = $4 AND (fence < $2 OR fence = $2 AND holder = $3)
 //
-// with the number as $2 and the lease's token as $3. Each call makes a request and mints a new
-// number, so most programs need one call for each lease. Numbers grow even over a loss of the
-// backend's data, since they start at its clock; the adapter's documentation describes the limits.
+// where $2 is the number and $3 is the lease's token. Each call makes a request and mints a new
+// number, so most programs need one call for each lease. Numbers keep growing even if the backend
+// loses its data, since they start at the time of its clock; the adapter's documentation
+// describes the limits.
 //
 // The error is [ErrNotHeld] if the lease is lost, [errors.ErrUnsupported] if the backend has no
 // fencing numbers, and otherwise the backend's or ctx's.
