@@ -132,7 +132,7 @@ type observation struct {
 	key             string
 	began           time.Time   // the acquisition
 	acquired        time.Time   // the lock
-	waits           atomic.Bool // Waiting was reported, or must not be any more
+	waits           atomic.Bool // Waiting was reported, or no longer may be
 }
 
 // observe begins the observation of an acquisition, and returns the context for it. Without an

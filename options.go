@@ -80,11 +80,11 @@ func WithMinHold(d time.Duration) Option { return func(o *options) { o.minHold =
 // blocks the others for at most d and one ttl. The default, used if d <= 0, is no limit.
 func WithMaxHold(d time.Duration) Option { return func(o *options) { o.maxHold = d } }
 
-// WithOwner makes the token begin with label and a slash, so that it shows who holds the lock, for
-// instance in [Info] and in the backend's own tools. The rest of the token is random as usual. A
-// label is up to 900 bytes of UTF-8 without control characters; with any other the acquisition
-// returns [ErrInvalidToken]. WithOwner has no effect if label is empty, and none beside
-// [WithToken].
+// WithOwner makes the token begin with label and a slash, so that the token shows who holds the
+// lock, for instance in [Info] and in the backend's own tools. The rest of the token is random as
+// usual. A label is up to 900 bytes of UTF-8 without control characters; with any other the
+// acquisition returns [ErrInvalidToken]. WithOwner has no effect if label is empty, and none
+// beside [WithToken].
 func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
 
 // WithToken sets the token of one acquisition, 1 to 1,024 bytes. The default is at least 128 random

@@ -50,7 +50,7 @@ type record struct {
 
 	driving   bool               // a drive is under way
 	abandon   context.CancelFunc // ends it; nil if a caller drives
-	abandoned bool               // it was ended because no caller waits any more
+	abandoned bool               // it was ended because no caller is waiting
 
 	turns
 }
@@ -274,7 +274,7 @@ type waiter struct {
 	err      error         // or the backend failed
 
 	prev, next *waiter
-	left       bool // it is not in the queue any more
+	left       bool // it is no longer in the queue
 }
 
 func (r *record) push(w *waiter) {

@@ -74,14 +74,14 @@ func closeError(err error) error { return fmt.Errorf("singleflight: close: %w", 
 // and which locks it holds. The zero lifetime is that of a Loader in use.
 type lifetime struct {
 	closing atomic.Bool // Close was called
-	cut     atomic.Bool // and its ctx has ended: no lock is taken, no source called and nothing stored any more
+	cut     atomic.Bool // and its ctx has ended: no lock is taken, no source called and nothing stored from now on
 
 	mu       sync.Mutex
 	running  int                // activities
 	enders   table[ender, bool] // those of them that can be ended
 	leases   table[*locker.Lease, bool]
 	idle     chan struct{} // made by the first Close, closed when nothing is running
-	finished bool          // idle is closed, or cut is true: nothing begins any more
+	finished bool          // idle is closed, or cut is true: nothing more begins
 }
 
 // ender is an activity that Close can end. A flight is one.

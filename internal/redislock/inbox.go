@@ -158,8 +158,8 @@ func (b *box) giveUp() {
 	}
 }
 
-// retireLocked makes later waiters use another channel. When its last waiter has left, no messages
-// for this one's ghosts arrive any more, and the scripts pass them over.
+// retireLocked makes later waiters use another channel. When its last waiter has left, messages
+// for this one's ghosts no longer arrive, and the scripts pass them over.
 func (i *inbox) retireLocked(b *box) {
 	if i.current == b {
 		i.current = nil

@@ -69,7 +69,7 @@ func (ws *Waiters) Ghosts() int {
 	return len(ws.inbox.ghosts)
 }
 
-// waiting is one Wait that has to stand in the queue.
+// waiting is one Wait that has to queue.
 type waiting struct {
 	key   string
 	keys  Keys

@@ -65,7 +65,7 @@ type Fault struct {
 
 	Hit      chan struct{} // closed when it begins to act
 	goOn     chan struct{} // closed by Release
-	Answered chan struct{} // closed when the server has answered the request, or cannot any more
+	Answered chan struct{} // closed when the server has answered the request, or no longer can
 	released sync.Once
 	finished sync.Once
 }
