@@ -73,10 +73,10 @@ func run(ctx context.Context, leases Leases, fn func(context.Context) error) (er
 	return fn(fnCtx)
 }
 
-// FromContext returns the lease that ctx carries, and nil if it carries none. The context of the
-// function of [Do] or [TryDo] carries its lease, and so do contexts from [Lease.Context]. Those of
-// [DoAll] and [Leases.Context] carry all their leases, of which FromContext returns the first. If
-// leases are nested, it returns the innermost.
+// FromContext returns the lease that ctx carries, or nil if it carries none. The context of the
+// function of [Do] or [TryDo] carries its lease, and so do contexts from [Lease.Context]. Those
+// of [DoAll] and [Leases.Context] carry all their leases, of which FromContext returns the first.
+// If leases are nested, it returns the innermost.
 //
 // While one of these leases is held, [Lock], [Do], [TryDo], [LockAll] and [DoAll] with such a
 // context return [ErrDeadlock] for its key on the same Locker. A goroutine that is to wait for
@@ -129,7 +129,7 @@ func isSame(a, b Locker) bool {
 }
 
 // Context returns a copy of ctx that is canceled with the cause [ErrNotHeld] when the lease is
-// lost, at the same moment as [Lease.Lost] is closed. Unlock and Detach do not cancel it. Call
+// lost, at the same moment that [Lease.Lost] is closed. Unlock and Detach do not cancel it. Call
 // the CancelFunc when the context is no longer needed. The context carries the lease; see
 // [FromContext].
 func (l *Lease) Context(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -14,8 +14,8 @@ type Leases []*Lease
 
 // LockAll takes the locks of all keys, each for ttl, or none of them. It waits for one after the
 // other, in sorted order, so callers whose keys overlap do not deadlock. Meanwhile it keeps alive
-// the locks that it has taken, so when LockAll returns each has about two thirds of its ttl left,
-// or more. An empty list is an error, and so is a duplicate key.
+// the locks that it has taken, so when LockAll returns, each has about two thirds of its ttl
+// left, or more. An empty list is an error, and so is a duplicate key.
 //
 // The other errors are those of [Lock]. After an error LockAll has released what it had taken. If
 // one of the locks is lost while LockAll waits for the next, that is an error as well, but not

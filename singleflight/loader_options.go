@@ -47,9 +47,9 @@ func WithMaxHold(d time.Duration) LoaderOption {
 
 // WithMaxWait limits how long a process that did not get the lock waits for the value: after that
 // it calls the source itself. The default, used when d <= 0, is a little more than MaxHold and
-// the lock's ttl, 72 seconds, plus a random part of up to half of that, so that processes that
-// began to wait together do not all call the source together. A positive d is used without a
-// random part.
+// the lock's ttl together (72 seconds with the defaults), plus a random part of up to half of
+// that, so that processes that began to wait together do not all call the source together. A
+// positive d is used without a random part.
 func WithMaxWait(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.maxWait = max(d, 0) }
 }
