@@ -412,12 +412,14 @@ func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	crowd(t, admin, l, ctx, waiters, 20, "k", time.Hour, func() {})
+	channels := admin.PubSubChannels(t.Context(), "!wait:*").Val()
+	require.Len(t, channels, 1)
 	r.now.Store(true)
 	cancel()
-	eventually(t, "they have given up leaving", func() bool {
-		return redisv9.Ghosts(l) >= 4096 && redisv9.GivingUp(l) == 0
+	eventually(t, "they have given up leaving, and their channel", func() bool {
+		assert.LessOrEqual(t, redisv9.Ghosts(l), 4096)
+		return admin.PubSubNumSub(t.Context(), channels[0]).Val()[channels[0]] == 0 && redisv9.GivingUp(l) == 0
 	})
-	assert.Equal(t, 4096, redisv9.Ghosts(l))
 	require.EqualValues(t, waiters, queueLength(admin, "k"))
 	r.now.Store(false)
 	done := make(chan turn, 1)
@@ -427,6 +429,43 @@ func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
 	}()
 	releases(t, holder, "k", "holder")
 	isServed(t, done, "those before it have gone")
+}
+
+// A waiter that stays does not keep the channel of those that were forgotten alive.
+func TestForgottenGhostsArePassedOver(t *testing.T) {
+	t.Parallel()
+	const waiters = 4200
+	addr := testserver.Redis(t).Addr
+	admin, client := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	r := new(refusing)
+	client.AddHook(r)
+	holder, l := newLocker(t, &redis.Options{Addr: addr}), redisv9.New(client)
+	acquires(t, holder, "k", "holder", time.Hour)
+	acquires(t, holder, "other", "holder", time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	crowd(t, admin, l, ctx, waiters, 20, "k", time.Hour, func() {})
+	stays := joins(t, admin, l, t.Context(), "other", "stays", time.Hour)
+	channels := admin.PubSubChannels(t.Context(), "!wait:*").Val()
+	require.Len(t, channels, 1)
+	r.now.Store(true)
+	cancel()
+	eventually(t, "they have given up leaving", func() bool {
+		return redisv9.Ghosts(l) >= 4096 && redisv9.GivingUp(l) == 0
+	})
+	r.now.Store(false)
+	eventually(t, "the channel is given up", func() bool {
+		return admin.PubSubNumSub(t.Context(), channels[0]).Val()[channels[0]] == 0
+	})
+	done := make(chan turn, 1)
+	go func() {
+		deadline, err := holder.Wait(t.Context(), "k", "waiter", time.Minute)
+		done <- turn{deadline, err}
+	}()
+	releases(t, holder, "k", "holder")
+	isServed(t, done, "those before it have gone")
+	releases(t, holder, "other", "holder")
+	isServed(t, stays, "it has moved to another channel")
 }
 
 // How long N waiters of a Cluster that have died delay those behind them does not depend on N: one

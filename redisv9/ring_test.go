@@ -1,6 +1,7 @@
 package redisv9_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // On a Ring all waiters of a Locker share one channel, on all shards.
@@ -43,4 +45,49 @@ func TestWaitOnRing(t *testing.T) {
 	for _, admin := range admins {
 		assert.Len(t, admin.PubSubChannels(t.Context(), "!wait:*").Val(), 1)
 	}
+}
+
+// Another shard answers for one that is down, so that waiters seem to have left their queue. When the
+// shard is back, what is granted to them is released.
+func TestGhostsOfAShardThatWasDown(t *testing.T) {
+	t.Parallel()
+	ctx, hung, up := t.Context(), testserver.Redis(t), testserver.Redis(t)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"a": hung.Addr, "b": up.Addr}, HeartbeatFrequency: 200 * time.Millisecond,
+		ContextTimeoutEnabled: true, MaxRetries: -1, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		DialTimeout: time.Second, PoolTimeout: time.Second,
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	onUp, onHung := newClient(t, &redis.Options{Addr: up.Addr}), newClient(t, &redis.Options{Addr: hung.Addr})
+	l, direct := redisv9.New(ring), redisv9.New(onHung)
+	var key, other string // on the shard that hangs, and on the one that does not
+	for i := 0; key == "" || other == ""; i++ {
+		k := fmt.Sprint("k", i)
+		acquires(t, l, k, "holder", time.Hour)
+		if onUp.Exists(ctx, "locker:"+k).Val() == 1 {
+			other = k
+		} else {
+			key = k
+		}
+	}
+	joins(t, onUp, l, ctx, other, "stays", time.Hour)
+	leaving, cancel := context.WithCancel(ctx)
+	var gone []<-chan turn
+	for i := range 3 {
+		gone = append(gone, joins(t, onHung, l, leaving, key, fmt.Sprint("gone", i), time.Hour))
+	}
+	hung.Pause()
+	eventually(t, "the shard counts as down", func() bool { return ring.Len() == 1 })
+	cancel()
+	for _, done := range gone {
+		require.Error(t, (<-done).err)
+	}
+	eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
+	hung.Continue()
+	eventually(t, "the shard is back", func() bool { return ring.Len() == 2 })
+	releases(t, direct, key, "holder")
+	eventually(t, "those that have gone release the lock", func() bool {
+		acquired, err := direct.Acquire(ctx, key, "next", time.Minute)
+		return err == nil && acquired
+	})
 }

@@ -26,6 +26,8 @@ type ghost struct {
 	token   string // encoded
 	ttl     time.Duration
 
+	joined  bool        // the entry certainly was in the queue
+	dying   atomic.Bool // it is buried soon
 	isOver  atomic.Bool // no request is under way that could put the entry in the queue again
 	leaving atomic.Bool // it is about to leave
 
@@ -44,19 +46,15 @@ func (g *ghost) isMeant(m Message) bool {
 	return !g.isServed || len(m.Ticket) > len(g.ticket) || len(m.Ticket) == len(g.ticket) && m.Ticket > g.ticket
 }
 
-// haunt adds a ghost of an entry whose waiter is leaving. If there are too many, one is
-// forgotten, and the channel is retired, so that the scripts soon pass over the forgotten entry.
+// haunt adds a ghost of an entry whose waiter is leaving. If there are too many, one is forgotten.
+// Its channel is abandoned then, so that the scripts pass over the forgotten entry: waiters move to
+// another one with their next look, that is within [LookAgain]. They are not asked to look, since
+// the connections may be exhausted.
 func (i *inbox) haunt(w *waiting, g *ghost) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.ghosts) >= maxGhosts {
-		for id := range i.ghosts {
-			delete(i.ghosts, id)
-			break
-		}
-		if i.current == w.box {
-			i.retireLocked(w.box)
-		}
+		i.forgetLocked()
 	}
 	if i.ghosts == nil {
 		i.ghosts = make(map[string]*ghost)
@@ -68,6 +66,20 @@ func (i *inbox) haunt(w *waiting, g *ghost) {
 	case <-w.mail: // it arrived just before the waiter went
 		i.haunted(g)
 	default:
+	}
+}
+
+// forgetLocked forgets one ghost, of a channel that is abandoned already if there is one.
+func (i *inbox) forgetLocked() {
+	var last *ghost
+	for _, g := range i.ghosts {
+		if last = g; g.box == nil || g.box.isAbandoned.Load() {
+			break
+		}
+	}
+	delete(i.ghosts, last.id)
+	if b := last.box; b != nil && !b.isAbandoned.Swap(true) {
+		i.retireLocked(b)
 	}
 }
 
@@ -102,7 +114,20 @@ func (i *inbox) ghostsMissed(b *box) {
 func (i *inbox) bury(g *ghost) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	delete(i.ghosts, g.id)
+	if i.ghosts[g.id] == g {
+		delete(i.ghosts, g.id)
+	}
+}
+
+// hasLeft buries a ghost that was answered a release: at once if its entry was there and nothing can put it
+// there again. Otherwise a late request may, or another server than the queue's has answered, as on a
+// Ring of which a shard is down for a while.
+func (i *inbox) hasLeft(g *ghost, freed Freed) {
+	if g.isOver.Load() && (freed.Left || freed.Released || !g.joined) {
+		i.bury(g)
+	} else if !g.dying.Swap(true) {
+		time.AfterFunc(ghostLife, func() { i.bury(g) })
+	}
 }
 
 // leavers take ghosts out of their queues, a few at a time, in the background. There is a goroutine
@@ -116,12 +141,12 @@ type leavers struct {
 // leaveLater releases the lock if it was granted to a ghost, and takes its entry out of the queue
 // if it is there. No one else does, so this is tried until the lock's ttl has passed.
 func (ws *Waiters) leaveLater(g *ghost) {
-	if g.leaving.Swap(true) {
-		return
-	}
 	p := &ws.leavers
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if g.leaving.Swap(true) {
+		return
+	}
 	if g.since.IsZero() {
 		g.since, g.rest = time.Now(), giveUpRest
 	}
@@ -159,11 +184,11 @@ func (ws *Waiters) leaveNow(g *ghost) error {
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 	defer cancel()
 	s := &Sending{Ctx: ctx, Token: g.token}
-	_, err := Call(&ws.Caller, s, func() (Freed, error) {
+	freed, err := Call(&ws.Caller, s, func() (Freed, error) {
 		return ws.Release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
 	})
-	if err == nil && g.isOver.Load() {
-		ws.inbox.bury(g)
+	if err == nil {
+		ws.inbox.hasLeft(g, freed)
 	}
 	return err
 }

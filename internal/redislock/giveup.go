@@ -35,7 +35,7 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 	var g *ghost
 	if w != nil {
 		entries = [2]string{w.entry.String(0), w.entry.String(w.claim)}
-		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.Token, ttl: w.ttl}
+		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.Token, ttl: w.ttl, joined: w.joined}
 		ws.inbox.haunt(w, g)
 	}
 	go func() {
@@ -52,18 +52,22 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 				return ws.Release(keys, s, entries[0], entries[1])
 			})
 			// CallInOrder has waited for the last request, so it may be read now.
-			if g != nil && last.isOver() && !unsure {
+			switch {
+			case err != nil:
+			case g == nil && freed.Released:
+				return
+			case g != nil && last.isOver() && !unsure:
 				g.isOver.Store(true)
-			}
-			if err == nil && (freed.Released && w == nil || g != nil && g.isOver.Load()) {
-				if g != nil {
-					ws.inbox.bury(g)
-				}
+				ws.inbox.hasLeft(g, freed)
 				return
 			}
 			if !mayRepeat || !sleep(ctx, rest) {
-				if err != nil && g != nil {
+				switch {
+				case g == nil:
+				case err != nil:
 					ws.leaveLater(g)
+				default:
+					ws.inbox.hasLeft(g, freed)
 				}
 				return
 			}

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,8 @@ type box struct {
 	subs  pubsub.Set // one for each hub
 	epoch atomic.Int64
 
+	isAbandoned atomic.Bool // its waiters move to another one before they look
+
 	// Guarded by the inbox's lock:
 	waiters int
 	idle    *time.Timer
@@ -68,6 +71,28 @@ type box struct {
 
 // enter subscribes w to messages about its turns.
 func (i *inbox) enter(ctx context.Context, w *waiting) {
+	i.attach(ctx, w)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.joinLocked(w)
+}
+
+// move attaches w to another box if its own is abandoned.
+func (i *inbox) move(ctx context.Context, w *waiting) {
+	old := w.box
+	if !old.isAbandoned.Load() {
+		return
+	}
+	i.attach(ctx, w)
+	w.unheard = 0
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	old.waiters--
+	old.closeLocked()
+}
+
+// attach makes w use the current box.
+func (i *inbox) attach(ctx context.Context, w *waiting) {
 	var hubs []*pubsub.Hub
 	if i.Changes {
 		hubs, _ = i.Hubs(ctx) // none: then w cannot hear
@@ -95,7 +120,6 @@ func (i *inbox) enter(ctx context.Context, w *waiting) {
 	}
 	w.box, w.entry.Channel = b, b.name
 	i.waiting[w.id] = w
-	i.joinLocked(w)
 }
 
 // newBoxLocked subscribes to a new channel. Its waiters look once it is live, since they may have
@@ -169,13 +193,16 @@ func (i *inbox) retireLocked(b *box) {
 }
 
 // closeLocked closes a box that has no waiter and gets no more. Its channel must not seem to have a
-// subscriber.
+// subscriber. Its ghosts get no message any more.
 func (b *box) closeLocked() {
-	if b.waiters == 0 && b != b.inbox.current {
-		for _, sub := range b.subs {
-			sub.Drop()
-		}
+	i := b.inbox
+	if b.waiters > 0 || b == i.current {
+		return
 	}
+	for _, sub := range b.subs {
+		sub.Drop()
+	}
+	maps.DeleteFunc(i.ghosts, func(_ string, g *ghost) bool { return g.box == b })
 }
 
 // hears reports whether the box is subscribed to on all its servers. The epoch changes with the

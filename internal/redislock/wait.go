@@ -146,6 +146,7 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 	for late, look := 0, true; ; {
 		for look {
 			look = false
+			ws.inbox.move(ctx, w)
 			live, epoch := w.box.hears()
 			hears = live && w.unheard != epoch
 			s = NewSending(ctx, token)
