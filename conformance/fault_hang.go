@@ -25,7 +25,8 @@ func hangChecks() []harness.Check {
 		Name:  "fault/hang-leak",
 		Rules: []string{c9During, c14NothingLeft},
 		Causes: "a goroutine for each call that waits forever on a client without I/O timeouts, or that sends its result on " +
-			"an unbuffered channel that is no longer read.",
+			"an unbuffered channel that is no longer read. Also idle connections that have goroutines of their own and stay " +
+			"in the pool for long, as of an http.Transport: use an idle timeout of a few seconds in the tests.",
 		Run: hangLeak,
 	}, {
 		Name:  "fault/hang-cancel",

@@ -14,17 +14,15 @@ import (
 type Job struct{ Invoice, Token string }
 
 // Accept takes the lock of the invoice and leaves it to the worker that gets the job. If the
-// invoice is being paid already, the error is [locker.ErrHeld].
+// invoice is being paid already, the error is [locker.ErrHeld]. If enqueue fails, the lock ends with
+// its ttl.
 func Accept(ctx context.Context, l locker.Locker, invoice string, enqueue func(context.Context, Job) error) error {
 	lease, err := locker.TryLock(ctx, l, "invoice/"+invoice, time.Minute)
 	if err != nil {
 		return err
 	}
-	if err := enqueue(ctx, Job{invoice, lease.Token()}); err != nil {
-		return errors.Join(err, lease.Unlock(ctx))
-	}
-	lease.Detach()
-	return nil
+	lease.Detach() // first, since the worker may have the job even if enqueue fails
+	return enqueue(ctx, Job{invoice, lease.Token()})
 }
 
 // Pay does the job. If the worker got it too late, the error is [locker.ErrNotHeld].

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/examples/recipes/internal/replicas"
@@ -90,10 +91,13 @@ func TestStaleWorker(t *testing.T) {
 	assert.Equal(t, next.Token, holder)
 }
 
-// A job that could not be sent does not block the invoice.
+// A job whose sending failed may have arrived all the same. So its lock is not released.
 func TestQueueIsDown(t *testing.T) {
 	t.Parallel()
-	l, down := memory.New(), errors.New("queue is down")
-	assert.ErrorIs(t, Accept(t.Context(), l, "42", func(context.Context, Job) error { return down }), down)
-	accept(t, l)
+	l, lost := memory.New(), errors.New("no reply")
+	var sent Job
+	assert.ErrorIs(t, Accept(t.Context(), l, "42", func(_ context.Context, job Job) error { sent = job; return lost }), lost)
+	assert.ErrorIs(t, Accept(t.Context(), l, "42", nil), locker.ErrHeld)
+	_, err := locker.Resume(t.Context(), l, "invoice/42", sent.Token, time.Minute)
+	assert.NoError(t, err)
 }
