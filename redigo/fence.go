@@ -73,7 +73,11 @@ func (o *operation) seed(token string) (number uint64, isHolder bool, err error)
 		return 0, false, fmt.Errorf("GET: %w", err)
 	}
 	if last >= seeded {
-		return o.count(token)
+		number, isHolder, err = o.count(token)
+		if number < seeded { // the counter was lost again since
+			number = 0
+		}
+		return number, isHolder, err
 	}
 	return o.count(token,
 		command{"GETSET", o.counter(), max(int64(last), now-1)}, // SET, of a counter only

@@ -157,6 +157,33 @@ func TestCounterIsLostAgain(t *testing.T) {
 	assert.Equal(t, []string{minting, look, seeding, look, seeding, look, seeding}, w.requests())
 }
 
+// Another may seed a counter that was lost, and it may be lost again before the number is taken.
+func TestFenceLostTwice(t *testing.T) {
+	t.Parallel()
+	srv, l, raw := newServer(t)
+	w, pool := newWire(t, srv.Addr)
+	slow := New(pool)
+	isOK(t)(l.Acquire(background, "k", "t", time.Hour))
+	last := mint(t, l, "k", "t")
+	raw.do("DEL", "!locker:fence")
+	mints := 0
+	w.onSending(func(request string) {
+		switch request {
+		case look:
+			last = max(last, mint(t, l, "k", "t")) // it seeds the counter
+		case minting:
+			if mints++; mints == 2 {
+				raw.do("DEL", "!locker:fence")
+			}
+		}
+	})
+	number, ok, err := slow.Fence(background, "k", "t")
+	w.quiet()
+	isOK(t)(ok, err)
+	assert.Greater(t, number, last)
+	assert.Equal(t, []string{minting, look, minting, look, minting}, w.requests())
+}
+
 // With the client's clock the counter starts at that.
 func TestFenceByTheClientsClock(t *testing.T) {
 	t.Parallel()
