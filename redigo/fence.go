@@ -45,10 +45,11 @@ func (o *operation) count(token string, before ...command) (number uint64, isHol
 	if err != nil {
 		return 0, false, err
 	}
-	number, err = redis.Uint64(results[len(before)], nil)
+	n, err := redis.Int64(results[len(before)], nil)
 	if err != nil {
 		return 0, false, fmt.Errorf("INCR: %w", err)
 	}
+	number = uint64(max(n, 0)) // negative: it was created by other means
 	held, exists, err := get(results[len(before)+1])
 	return number, exists && !held.expired(now) && held.ownedBy(token), err
 }
@@ -68,7 +69,7 @@ func (o *operation) seed(token string) (number uint64, isHolder bool, err error)
 	if err != nil {
 		return 0, false, err
 	}
-	last, err := redis.Uint64(replies[1], nil)
+	last, err := redis.Int64(replies[1], nil)
 	if err != nil && err != redis.ErrNil {
 		return 0, false, fmt.Errorf("GET: %w", err)
 	}
@@ -80,7 +81,7 @@ func (o *operation) seed(token string) (number uint64, isHolder bool, err error)
 		return number, isHolder, err
 	}
 	return o.count(token,
-		command{"GETSET", o.counter(), max(int64(last), now-1)}, // SET, of a counter only
+		command{"GETSET", o.counter(), max(last, now-1)}, // SET, of a counter only
 		command{"SETEX", mark, 60, now}, command{"DEL", mark})
 }
 

@@ -39,6 +39,7 @@ func TestFenceOutlivesTheCounter(t *testing.T) {
 			isOK(t)(l.Acquire(background, "k", "t", time.Minute))
 		},
 		"it was created by other means": func() { raw.do("SET", "!locker:fence", 41) },
+		"it is negative":                func() { raw.do("SET", "!locker:fence", -5) },
 		"nothing is lost":               func() {},
 	} {
 		for range 20 {
