@@ -170,7 +170,7 @@ func (s *cacheStore) read(ctx context.Context, key string, request func(context.
 func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
 	p := newPayload(ctx, key, b)
 	_, err := s.write(p, func() (bool, error) {
-		return true, s.l.client.Do(p.Ctx, "set", s.prefix+key, p, "px", s.lifetime(ttl)).Err()
+		return true, s.l.do(p.Sending, "set", s.prefix+key, p, "px", s.lifetime(ttl)).Err()
 	})
 	return err
 }
@@ -188,17 +188,15 @@ func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Dur
 
 func (s *cacheStore) add(key string, p *payload, ms int64) (bool, error) {
 	if s.stale == 0 {
-		err := s.l.client.Do(p.Ctx, "set", key, p, "px", ms, "nx").Err()
+		err := s.l.do(p.Sending, "set", key, p, "px", ms, "nx").Err()
 		if errors.Is(err, redis.Nil) {
 			return false, nil
 		}
 		return err == nil, err
 	}
-	keys := []string{key}
-	n, err := addCachedScript.EvalSha(p.Ctx, s.l.client, keys, p, ms, s.stale).Int()
+	n, err := s.l.do(p.Sending, "evalsha", addCachedScript.Hash(), 1, key, p, ms, s.stale).Int()
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		p.Undo()
-		n, err = addCachedScript.Eval(p.Ctx, s.l.client, keys, p, ms, s.stale).Int()
+		n, err = s.l.do(p.Sending, "eval", addCached, 1, key, p, ms, s.stale).Int()
 	}
 	return n == 1, err
 }

@@ -164,13 +164,15 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 
 var (
 	errNoClient = errors.New("redisv9: nil client")
-	errRepeated = errors.New("extended, but the request was sent again, and an earlier one may yet arrive")
+	errRepeated = errors.New("done, but the request was sent again, and an earlier one may yet arrive")
 	errChanging = errors.New("the lock changed hands during each of three tries")
 )
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
-// Locker. When token holds the lock already, ttl replaces the remaining time.
+// Locker. When token holds the lock already, ttl replaces the remaining time. Acquire then returns
+// an error for a request that was sent again, as Extend does, and so it does beside a queue and
+// before Redis 7.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	s := redislock.NewSending(ctx, token)
 	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
@@ -185,15 +187,16 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
 	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	for range 3 {
+		sends := s.Sends()
 		// A Locker that has met a queue lately respects it; SET does not.
 		if l.old.Load() || l.waiters.Busy() {
 			reply, err := l.run(redislock.Look, keys, s, ms)
 			if err != nil || reply == int64(1) {
-				return err == nil, err
+				return sentOnce(s, sends, err)
 			}
 			return false, s.Refused(l.limits.io, ttl)
 		}
-		holder, err := l.client.Do(s.Ctx, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
+		holder, err := l.do(s, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
 		switch {
 		case errors.Is(err, redis.Nil): // it was free, and is set
 			return true, nil
@@ -202,14 +205,16 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 				return false, err
 			}
 			return false, s.Refused(l.limits.io, ttl)
-		case err == nil: // it is ours
+		case err == nil: // it is ours; a SET that may yet arrive changes nothing while it is
+			sends = s.Sends()
 			reply, err := l.run(redislock.Extend, keys, s, ms)
 			if err != nil || reply == int64(1) {
-				return err == nil, err
+				return sentOnce(s, sends, err)
 			}
 			// It expired just now: try again.
 		case redis.HasErrorPrefix(err, "syntax error"):
 			l.old.Store(true)
+			s.Undo()
 		default:
 			return false, err
 		}
@@ -217,12 +222,22 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 	return false, errChanging
 }
 
+// sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
+// what s.Sends was before the script. If there was more than one request since, an earlier one may
+// yet arrive and set the remaining time again.
+func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
+	if err == nil && s.Sends()-before > 1 {
+		err = errRepeated
+	}
+	return err == nil, err
+}
+
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it
 // waits, as long as ctx lasts, for a call for the same token that a caller has left behind. If
-// go-redis sent the request more than once to a single server, Extend returns an error even if
-// the last reply was positive: an earlier request may still arrive and set the remaining time to
-// ttl, even if the lock has been extended further since.
+// go-redis sent the request again because there was no answer, Extend returns an error even if the
+// last reply was positive: an earlier request may still arrive and set the remaining time to ttl,
+// even if the lock has been extended further since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	s := redislock.NewSending(ctx, token)
 	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
@@ -231,10 +246,10 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 			return false, err
 		}
 		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
-		if err == nil && reply == int64(1) && s.Sends() > 1 && l.alone { // on a Cluster it may have been redirected
-			err = errRepeated
+		if err != nil || reply == int64(1) {
+			return sentOnce(s, 0, err)
 		}
-		return reply == int64(1) && err == nil, err
+		return false, nil
 	})
 }
 

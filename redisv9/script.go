@@ -14,7 +14,6 @@ import (
 func (l *Locker) run(script redislock.Script, keys redislock.Keys, s *redislock.Sending, args ...any) (any, error) {
 	reply, err := l.eval(script, keys.Lock, keys.Queue, s, args...)
 	if err != nil && keys.Queue != "" && redis.HasErrorPrefix(err, "TRYAGAIN") {
-		s.Undo() // that one did nothing
 		reply, err = l.eval(script, keys.Lock, "", s, args...)
 	}
 	return reply, err
@@ -32,12 +31,11 @@ func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.S
 	}
 	request = append(append(request, s), args...)
 	start := time.Now()
-	reply, err := l.client.Do(s.Ctx, request...).Result()
+	reply, err := l.do(s, request...).Result()
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		s.Undo() // that one did nothing
 		request[0], request[1] = "eval", script.Text
 		start = time.Now()
-		reply, err = l.client.Do(s.Ctx, request...).Result()
+		reply, err = l.do(s, request...).Result()
 	}
 	if err == nil {
 		l.waiters.RoundTrip.Add(time.Since(start))
@@ -47,4 +45,13 @@ func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.S
 		err = closedError{err}
 	}
 	return reply, err
+}
+
+// do runs a command that has s as an argument. s counts how often it may have been executed.
+func (l *Locker) do(s *redislock.Sending, request ...any) *redis.Cmd {
+	cmd := redis.NewCmd(s.Ctx, request...)
+	s.Begin(cmd)
+	_ = l.client.Process(s.Ctx, cmd) // cmd has the error
+	s.End()
+	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,14 +14,18 @@ import (
 
 // Sending is an encoded token on its way to the server, perhaps more than once: a client may
 // silently repeat a request whose reply was lost, but go-redis asks for the bytes each time. Once
-// Ctx has ended there are none, so that nothing is sent for a caller that has left.
+// Ctx has ended there are none, so that nothing is sent for a caller that has left. Requests that
+// certainly did nothing, such as those that a Cluster redirects, do not count.
 type Sending struct {
 	Ctx   context.Context
 	Token string // encoded
 
-	sends int       // how often the token may have left the process
-	first time.Time // when it first did; until then, when it was made
-	bytes [32]byte  // room for a token of usual length
+	sends  int       // requests that may have left the process, but for those that did nothing
+	before int       // sends before the present command
+	first  time.Time // when the first of them left; until then, when s was made
+	bytes  [32]byte  // room for a token of usual length
+
+	command Command // the present one, or nil
 
 	answered bool // it was sent once and came back with an answer
 }
@@ -30,14 +35,51 @@ func NewSending(ctx context.Context, token string) *Sending {
 	return &Sending{Ctx: ctx, Token: EncodeToken(token), first: time.Now()}
 }
 
-// Sends returns how often the token may have left the process.
+// Command is a client's command that has a Sending as an argument. Clients set its error when a
+// server has replied or has failed to.
+type Command interface {
+	Err() error
+	SetErr(error)
+}
+
+// Begin announces the command with which the token is about to be sent.
+func (s *Sending) Begin(c Command) { s.command, s.before = c, s.sends }
+
+// End takes back the command's last request if the server replied that it did nothing.
+func (s *Sending) End() {
+	if didNothing(s.command.Err()) {
+		s.Undo()
+	}
+	s.command = nil
+}
+
+// Sends returns how often the token may have left the process, without the requests to which the
+// server replied that it did nothing.
 func (s *Sending) Sends() int { return s.sends }
 
 // First returns when the token first left the process.
 func (s *Sending) First() time.Time { return s.first }
 
-// Undo takes back a request to which the server replied that it did nothing.
-func (s *Sending) Undo() { s.sends-- }
+// Undo takes back a request of the last command, if there was one: it did nothing.
+func (s *Sending) Undo() {
+	if s.sends > s.before {
+		s.sends--
+	}
+}
+
+// didNothing reports whether err is a server's reply to a request that it has not executed, because
+// it does not have the slot, the data or the script, or may not write.
+func didNothing(err error) bool {
+	if err == nil {
+		return false
+	}
+	word, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "ERR "), " ")
+	switch word {
+	case "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "NOSCRIPT":
+		return true
+	}
+	return false
+}
 
 // Came records the outcome of a request.
 func (s *Sending) Came(err error) { s.answered = err == nil && s.sends == 1 }
@@ -46,6 +88,11 @@ func (s *Sending) Came(err error) { s.answered = err == nil && s.sends == 1 }
 func (s *Sending) MarshalBinary() ([]byte, error) {
 	if err := s.Ctx.Err(); err != nil {
 		return nil, err // unwrapped, since go-redis must not take it for a passing error
+	}
+	// A Cluster redirects a command, and sends it again when it had no answer.
+	if s.command != nil && didNothing(s.command.Err()) {
+		s.Undo()
+		s.command.SetErr(nil) // it says nothing about the next request
 	}
 	if s.sends++; s.sends == 1 {
 		s.first = time.Now()
