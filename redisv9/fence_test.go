@@ -2,6 +2,8 @@ package redisv9_test
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -120,4 +122,39 @@ func TestRaceForLostCounter(t *testing.T) {
 			last = numbers[goroutines-1]
 		}
 	}
+}
+
+// A replica that lags does not answer a Fence, on a Ring either, whose counter may be on another
+// shard.
+func TestFenceOnLaggingReplica(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	counter, master := testserver.Redis(t), testserver.Redis(t)
+	host, port, err := net.SplitHostPort(master.Addr)
+	require.NoError(t, err)
+	lagging := testserver.Redis(t, "--replicaof", host+" "+port)
+	onMaster := newClient(t, &redis.Options{Addr: master.Addr})
+	replica := newClient(t, &redis.Options{Addr: lagging.Addr})
+	fresh := newRing(t, map[string]string{"a": counter.Addr, "b": master.Addr})
+	const key = "k"
+	prefix := ""
+	for i := 0; prefix == ""; i++ { // one whose counter is on the first shard, and the lock on the second
+		p := fmt.Sprintf("p%d:", i)
+		l := redisv9.New(fresh, redisv9.WithPrefix(p))
+		acquires(t, l, key, "x", time.Minute)
+		mint(t, l, key, "x")
+		if onMaster.Exists(ctx, p+key).Val() == 1 && onMaster.Exists(ctx, "!fence:"+p).Val() == 0 {
+			prefix = p
+		}
+	}
+	eventually(t, "the replica has the lock", func() bool { return replica.Get(ctx, prefix+key).Val() == "x" })
+	require.NoError(t, replica.SlaveOf(ctx, "127.0.0.1", "1").Err()) // it lags from here on
+	l := redisv9.New(fresh, redisv9.WithPrefix(prefix))
+	releases(t, l, key, "x")
+	acquires(t, l, key, "y", time.Minute)
+	mint(t, l, key, "y")
+	stale := redisv9.New(newRing(t, map[string]string{"a": counter.Addr, "b": lagging.Addr}), redisv9.WithPrefix(prefix))
+	_, ok, err := stale.Fence(ctx, key, "x")
+	assert.ErrorContains(t, err, "READONLY")
+	assert.False(t, ok)
 }

@@ -250,6 +250,11 @@ func TestReadOnlyReplica(t *testing.T) {
 		}
 		assert.Error(t, operation(ctx, "free", t1), name)
 	}
+	onRing := operations(redisv9.New(newRing(t, map[string]string{"a": replica.Options().Addr})))
+	for _, name := range []string{"acquire", "extend", "release"} {
+		err := onRing[name](ctx, "}", t1) // a name without a queue
+		assert.True(t, redis.HasErrorPrefix(err, "READONLY"), "%s: %v", name, err)
+	}
 }
 
 func TestOutOfMemory(t *testing.T) {

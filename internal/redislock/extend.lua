@@ -9,8 +9,10 @@ if holder == token then
 	end
 	return 1
 end
-if queue then
-	redis.call('ZREM', queue, '') -- a write, so that a read-only replica, which may lag, refuses
+if queue then -- a write, so that a read-only replica, which may lag, refuses
+	redis.call('ZREM', queue, '')
+else
+	redis.call('SETRANGE', lock, 0, '')
 end
 --include refused
 return refused(holder)

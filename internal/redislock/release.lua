@@ -13,8 +13,10 @@ if not queue or redis.call('EXISTS', queue) == 0 then
 		redis.pcall('PUBLISH', lock, '') -- a user who may not publish can still release
 		return 1
 	end
-	if queue then
-		redis.call('ZREM', queue, '') -- a write, so that a read-only replica, which may lag, refuses
+	if queue then -- a write, so that a read-only replica, which may lag, refuses
+		redis.call('ZREM', queue, '')
+	else
+		redis.call('SETRANGE', lock, 0, '')
 	end
 	--include refused
 	return refused(holder)
