@@ -146,6 +146,9 @@ func (ls Leases) Unlock(ctx context.Context) error {
 
 // Context is [Lease.Context] for several leases. The context is canceled when any of them is lost.
 func (ls Leases) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	if len(ls) == 0 { // there is none to carry
+		return context.WithCancel(ctx)
+	}
 	inner, cancel := context.WithCancelCause(ctx)
 	c := &leaseContext{Context: inner, cancel: cancel, leases: ls}
 	for _, lease := range ls {

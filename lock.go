@@ -102,7 +102,14 @@ func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duratio
 		obs.end(err)
 		return nil, err
 	}
+	reported := false
+	defer func() {
+		if !reported { // the Observer has panicked: there will be no lease
+			a.cleanUp(ctx)
+		}
+	}()
 	obs.end(nil)
+	reported = true
 	return newLease(ctx, obs, l, key, a.token, ttl, a.deadline, o), nil
 }
 

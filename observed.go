@@ -63,6 +63,10 @@ func (o *observed) Substitute(l Locker) Locker { return Observed(l, o.observer) 
 // Behind returns the Locker that is observed.
 func (o *observed) Behind() Locker { return o.Locker }
 
+// CleanupOwner implements [cleanup.Part]: the functions of this package clean up on the Locker
+// behind.
+func (o *observed) CleanupOwner() any { return o.Locker }
+
 type both [2]Observer
 
 func (b both) Observe(ctx context.Context, e Event) {

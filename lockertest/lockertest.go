@@ -151,18 +151,30 @@ func (l *Locker) Hold(key string) (release func()) {
 	defer l.mu.Unlock()
 	l.holds++
 	token := fmt.Sprint("lockertest/", l.holds)
-	if holder := l.holder(key); holder != "" {
-		l.rename(name{key, l.name(l.outside, key, holder)}, holder+" "+token)
-		l.rename(name{key, token}, holder)
-		_, _ = l.memory.Extend(context.Background(), key, holder, math.MaxInt64)
-	} else {
-		_, _ = l.memory.Acquire(context.Background(), key, token, math.MaxInt64)
+	for !l.takeOver(key, token) { // a Wait has taken it in between, or it has expired
 	}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		_, _ = l.memory.Release(context.Background(), key, l.name(l.inside, key, token))
 	}
+}
+
+// takeOver makes token hold the lock of key, in place of its holder if there is one, and reports
+// whether it does.
+func (l *Locker) takeOver(key, token string) bool {
+	holder := l.holder(key)
+	if holder == "" {
+		acquired, _ := l.memory.Acquire(context.Background(), key, token, math.MaxInt64)
+		return acquired
+	}
+	extended, _ := l.memory.Extend(context.Background(), key, holder, math.MaxInt64)
+	if !extended {
+		return false
+	}
+	l.rename(name{key, l.name(l.outside, key, holder)}, holder+" "+token)
+	l.rename(name{key, token}, holder)
+	return true
 }
 
 // Lose takes the lock of key from its holder, as an eviction or a restart of the server would.
@@ -212,11 +224,19 @@ func (l *Locker) Calls() []Call {
 	return calls
 }
 
+// atomically runs an operation with the token of a caller. No Hold comes in between.
+func (l *Locker) atomically(key, caller string, operation func(token string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	operation(l.name(l.inside, key, caller))
+}
+
 // Acquire implements [locker.Locker].
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	token, end, err := l.begin(ctx, Call{Op: Acquire, Key: key, Token: token, TTL: ttl})
+	caller := token
+	_, end, err := l.begin(ctx, Call{Op: Acquire, Key: key, Token: token, TTL: ttl})
 	if err == nil {
-		acquired, err = l.memory.Acquire(ctx, key, token, ttl)
+		l.atomically(key, caller, func(token string) { acquired, err = l.memory.Acquire(ctx, key, token, ttl) })
 	}
 	end(acquired, err)
 	return acquired, err
@@ -224,9 +244,10 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 
 // Extend implements [locker.Locker].
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
-	token, end, err := l.begin(ctx, Call{Op: Extend, Key: key, Token: token, TTL: ttl})
+	caller := token
+	_, end, err := l.begin(ctx, Call{Op: Extend, Key: key, Token: token, TTL: ttl})
 	if err == nil {
-		extended, err = l.memory.Extend(ctx, key, token, ttl)
+		l.atomically(key, caller, func(token string) { extended, err = l.memory.Extend(ctx, key, token, ttl) })
 	}
 	end(extended, err)
 	return extended, err
@@ -234,9 +255,10 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 
 // Release implements [locker.Locker].
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
+	caller := token
 	token, end, err := l.begin(ctx, Call{Op: Release, Key: key, Token: token})
 	if err == nil {
-		released, err = l.memory.Release(ctx, key, token)
+		l.atomically(key, caller, func(token string) { released, err = l.memory.Release(ctx, key, token) })
 		released = released || err == nil && l.hasFailed(key, token)
 	}
 	end(released, err)

@@ -139,7 +139,11 @@ type Part interface{ CleanupOwner() any }
 
 // identity returns a map key for owner. Owners that cannot be map keys share their type's.
 func identity(owner any) any {
-	if p, ok := owner.(Part); ok {
+	for {
+		p, ok := owner.(Part)
+		if !ok {
+			break
+		}
 		owner = p.CleanupOwner()
 	}
 	same := owner
