@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/golockers/locker/internal/cleanup"
 )
 
 // Leases are the leases of several locks, sorted by key. See [LockAll].
@@ -17,8 +19,8 @@ type Leases []*Lease
 // the locks that it has taken, so when LockAll returns, each has about two thirds of its ttl
 // left, or more. An empty list is an error, and so is a duplicate key.
 //
-// The other errors are those of [Lock]. After an error LockAll has released what it had taken. If
-// one of the locks is lost while LockAll waits for the next, that is an error as well, but not
+// The other errors are those of [Lock]. After an error LockAll releases what it had taken, in the
+// background if that takes longer than half a second. If one of the locks is lost while LockAll waits for the next, that is an error as well, but not
 // [ErrNotHeld]; with [WithRetry] LockAll starts again. The times of [WithMinHold] and [WithMaxHold]
 // count from when all the locks are held.
 func LockAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, opts ...Option) (Leases, error) {
@@ -75,10 +77,7 @@ func lockInTurn(ctx context.Context, op string, l Locker, keys []string, ttl tim
 	leases := make(Leases, 0, len(keys))
 	defer func() {
 		if len(leases) < len(keys) || err != nil { // an error, or a panic of the Locker
-			for _, lease := range leases {
-				lease.setHold(0, 0) // nothing has been done under it
-			}
-			_ = leases.Unlock(ctx)
+			leases.surrender(ctx)
 		}
 	}()
 	each := o
@@ -104,6 +103,39 @@ func lockInTurn(ctx context.Context, op string, l Locker, keys []string, ttl tim
 		}
 	}
 	return leases, nil
+}
+
+// surrenderWait is how long an error of LockAll is held back until the locks are released.
+const surrenderWait = 500 * time.Millisecond
+
+// surrender releases locks under which nothing has been done. What takes longer than a moment goes on
+// in the background, until it is certain.
+func (ls Leases) surrender(ctx context.Context) {
+	var releases sync.WaitGroup
+	for _, lease := range slices.Backward(ls) {
+		lease.setHold(0, 0)
+		releases.Add(1)
+		first := sync.OnceFunc(releases.Done)
+		if !cleanup.Start(ctx, lease.locker, cleanup.Window, func(ctx context.Context) bool {
+			defer first() // also if Unlock panics
+			err := lease.Unlock(ctx)
+			return err == nil || errors.Is(err, ErrNotHeld)
+		}) {
+			_ = lease.Unlock(ctx)
+			first()
+		}
+	}
+	all := make(chan struct{})
+	go func() {
+		releases.Wait()
+		close(all)
+	}()
+	timer := time.NewTimer(surrenderWait)
+	defer timer.Stop()
+	select {
+	case <-all:
+	case <-timer.C:
+	}
 }
 
 // lostError hides that it is ErrNotHeld: nothing has been done yet that may have overlapped with

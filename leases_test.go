@@ -320,3 +320,48 @@ func TestLeasesUnlock(t *testing.T) {
 		assert.ErrorIs(t, locker.Leases{nil}.Unlock(t.Context()), locker.ErrNotHeld)
 	})
 }
+
+// What LockAll took before an error is released, also if the backend fails for a moment, and the error does
+// not wait for a backend that hangs.
+func TestLockAllGivesBack(t *testing.T) {
+	for name, trouble := range map[string]func(l *perKey, on bool){
+		"fails": func(l *perKey, on bool) {
+			l.fails = map[string]error{}
+			if on {
+				l.fails["a"] = errors.New("connection reset")
+			}
+		},
+		"hangs": func(l *perKey, on bool) { l.hangs = map[string]bool{"a": on} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &perKey{Locker: memory.New()}
+				_, err := locker.Lock(t.Context(), l.Locker, "b", time.Hour)
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				time.AfterFunc(500*time.Millisecond, func() {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					trouble(l, true)
+				})
+				time.AfterFunc(2*time.Second, func() {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					trouble(l, false)
+				})
+				start := time.Now()
+				_, err = locker.LockAll(ctx, l, []string{"a", "b"}, 10*time.Minute)
+				assert.ErrorIs(t, err, locker.ErrHeld)
+				assert.LessOrEqual(t, time.Since(start), 1500*time.Millisecond)
+				time.Sleep(12 * time.Second) // a cleanup and an Unlock that hangs
+				if name == "fails" {
+					info, err := l.Inspect(t.Context(), "a")
+					require.NoError(t, err)
+					assert.Empty(t, info.Token)
+				}
+				synctest.Wait()
+			})
+		})
+	}
+}
