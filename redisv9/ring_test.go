@@ -91,3 +91,65 @@ func TestGhostsOfAShardThatWasDown(t *testing.T) {
 		return err == nil && acquired
 	})
 }
+
+// Each client of a Ring decides by itself that a shard is down, and then uses other shards for its
+// keys: a lock on a shard that hangs has two holders, and a value that was deleted comes back.
+// Without heartbeats no key moves, and requests to that shard are errors.
+func TestRingShardHangs(t *testing.T) {
+	t.Parallel()
+	for name, heartbeat := range map[string]time.Duration{"default": 0, "no heartbeats": 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			hung, up := testserver.Redis(t), testserver.Redis(t)
+			newRing := func() *redis.Ring {
+				ring := redis.NewRing(&redis.RingOptions{
+					Addrs: map[string]string{"a": hung.Addr, "b": up.Addr}, HeartbeatFrequency: heartbeat,
+					ContextTimeoutEnabled: true, MaxRetries: -1, ReadTimeout: 200 * time.Millisecond,
+				})
+				t.Cleanup(func() { _ = ring.Close() })
+				return ring
+			}
+			onHung := newClient(t, &redis.Options{Addr: hung.Addr})
+			first, ring := redisv9.New(newRing()), newRing()
+			second := redisv9.New(ring)
+			cache := redisv9.NewCache(ring, redisv9.CacheConfig[int]{TTL: time.Hour, Prefix: "locker:cache:"})
+			locked, cached := "", ""
+			for i := 0; locked == "" || cached == ""; i++ {
+				key := fmt.Sprint("k", i)
+				acquires(t, first, key, "t", time.Hour)
+				require.NoError(t, cache.Set(ctx, key, 1))
+				if onHung.Exists(ctx, "locker:"+key).Val() == 1 {
+					locked = key
+				}
+				if onHung.Exists(ctx, "locker:cache:"+key).Val() == 1 {
+					cached = key
+				}
+			}
+			hung.Pause()
+			defer hung.Continue()
+			if heartbeat == 0 {
+				eventually(t, "the client uses the other shard", func() bool {
+					acquired, err := second.Acquire(ctx, locked, "u", time.Hour)
+					return acquired && err == nil
+				})
+				require.NoError(t, cache.Delete(ctx, cached))
+				hung.Continue()
+				eventually(t, "the client uses both shards", func() bool { return ring.Len() == 2 })
+				_, ok, err := cache.Get(ctx, cached)
+				require.NoError(t, err)
+				assert.True(t, ok, "the value is there again")
+				return
+			}
+			for start := time.Now(); time.Since(start) < 3*time.Second; { // the default takes two
+				_, err := second.Acquire(ctx, locked, "u", time.Hour)
+				require.Error(t, err)
+				require.Error(t, cache.Delete(ctx, cached))
+			}
+			hung.Continue()
+			acquired, err := second.Acquire(ctx, locked, "v", time.Hour)
+			require.NoError(t, err)
+			assert.False(t, acquired)
+		})
+	}
+}
