@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -322,9 +323,62 @@ func TestParseInfo(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, locker.Info{Token: token, TTL: 1500 * time.Millisecond, Waiters: 3}, info)
 	}
-	info, err := redislock.ParseInfo([]any{"token:by hand", int64(1 << 60), int64(-1)})
+	_, err := redislock.ParseInfo([]any{"token:by hand", int64(1500), int64(3)})
+	assert.ErrorIs(t, err, locker.ErrInvalidToken, "no token is stored like that")
+	info, err := redislock.ParseInfo([]any{"by hand", int64(1 << 60), int64(-1)})
 	require.NoError(t, err)
-	assert.Equal(t, "token:by hand", info.Token, "no token is stored like that")
+	assert.Equal(t, "by hand", info.Token)
 	assert.Positive(t, info.TTL)
 	assert.Equal(t, -1, info.Waiters)
 }
+
+// The requests to which a server replied that it did nothing do not count, each once.
+func TestSendingCounts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		replies []string // to each time that the token is sent; "": none
+		want    int
+	}{
+		"answered":                    {[]string{"ok"}, 1},
+		"no answer":                   {[]string{"", "ok"}, 2},
+		"redirected":                  {[]string{"MOVED 1 a:1", "ASK 1 a:1", "ok"}, 1},
+		"redirected to the end":       {[]string{"TRYAGAIN", "TRYAGAIN"}, 0},
+		"redirected, then no answer":  {[]string{"MOVED 1 a:1", "", "ok"}, 2},
+		"no answer, then redirected":  {[]string{"", "MOVED 1 a:1", "ok"}, 2},
+		"an answer that means no":     {[]string{"WRONGTYPE", "ok"}, 2},
+		"with the prefix of an error": {[]string{"ERR CLUSTERDOWN", "ok"}, 1},
+	} {
+		s := redislock.NewSending(t.Context(), "t")
+		var cmd fakeCommand
+		s.Begin(&cmd)
+		for _, reply := range c.replies {
+			_, err := s.MarshalBinary()
+			require.NoError(t, err)
+			switch reply {
+			case "": // a client that repeats a request by itself sets no error
+			case "ok":
+				cmd.err = nil
+			default:
+				cmd.err = errors.New(reply)
+			}
+		}
+		s.End()
+		assert.Equal(t, c.want, s.Sends(), name)
+	}
+
+	// A command that is not sent takes nothing back.
+	s := redislock.NewSending(t.Context(), "t")
+	s.Begin(new(fakeCommand))
+	_, err := s.MarshalBinary()
+	require.NoError(t, err)
+	s.End()
+	s.Begin(&fakeCommand{errors.New("CLUSTERDOWN")})
+	s.End()
+	s.Undo()
+	assert.Equal(t, 1, s.Sends())
+}
+
+type fakeCommand struct{ err error }
+
+func (c *fakeCommand) Err() error       { return c.err }
+func (c *fakeCommand) SetErr(err error) { c.err = err }
