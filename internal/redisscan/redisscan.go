@@ -37,11 +37,12 @@ func (l *Locks) List(prefix string, servers []Scan, yield func(locker.Info, erro
 				return
 			}
 			for _, key := range page.Keys {
-				if _, ok := seen[key]; ok {
+				name := strings.TrimPrefix(key, l.KeyPrefix)
+				if _, ok := seen[key]; ok || name == "" { // no lock has an empty name
 					continue
 				}
 				seen[key] = struct{}{}
-				info, err := l.Inspect(strings.TrimPrefix(key, l.KeyPrefix))
+				info, err := l.Inspect(name)
 				switch {
 				case err != nil && !l.IsForeign(err):
 					yield(locker.Info{}, err)

@@ -62,6 +62,7 @@ func TestList(t *testing.T) {
 		"repeated":         {[]redisscan.Scan{pages(t, "p:*", "p:a p:a", "p:b p:a")}, 9, "a b"},
 		"two servers":      {[]redisscan.Scan{pages(t, "p:*", "p:a"), pages(t, "p:*", "p:b p:a")}, 9, "a b"},
 		"free":             {[]redisscan.Scan{pages(t, "p:*", "p:a p:free p:b")}, 9, "a b"},
+		"no name":          {[]redisscan.Scan{pages(t, "p:*", "p:a p: p:b")}, 9, "a b"},
 		"prefix again":     {[]redisscan.Scan{pages(t, "p:*", "p:p:a")}, 9, "p:a"},
 		"foreign":          {[]redisscan.Scan{pages(t, "p:*", "p:a p:foreign p:b")}, 9, "a foreign:foreign b"},
 		"error of a lock":  {[]redisscan.Scan{pages(t, "p:*", "p:a p:broken p:b")}, 9, "a :down"},
