@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -179,4 +181,24 @@ func TestListFails(t *testing.T) {
 		}
 	}))
 	assert.ErrorContains(t, fails(background, odd, none), "SCAN: unexpected reply")
+}
+
+// A replica reports what it knows, but Break changes nothing there.
+func TestInspectOnReplica(t *testing.T) {
+	t.Parallel()
+	master := testserver.Redis(t)
+	host, port, err := net.SplitHostPort(master.Addr)
+	require.NoError(t, err)
+	l := New(newPool(t, testserver.Redis(t, "--replicaof", host+" "+port).Addr))
+	isOK(t)(New(newPool(t, master.Addr)).Acquire(background, "k", "t", time.Hour))
+	require.Eventually(t, func() bool {
+		info, err := l.Inspect(background, "k")
+		return err == nil && info.Token == "t"
+	}, 30*time.Second, 10*time.Millisecond)
+	for info, err := range l.List(background, "") {
+		require.NoError(t, err)
+		assert.Equal(t, "k", info.Key)
+	}
+	_, err = locker.Break(background, l, "k")
+	assert.ErrorContains(t, err, "READONLY")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,7 @@ func TestInspect(t *testing.T) {
 
 		for value, want := range map[string]error{
 			"1700000000": redislock.ErrForeign, "1:t": redislock.ErrForeign, "": locker.ErrInvalidToken,
+			"token:by hand": locker.ErrInvalidToken, // the value of no token
 		} {
 			require.NoError(t, client.Set(ctx, "locker:k", value, 0).Err())
 			info, err := l.Inspect(ctx, "k")
@@ -209,4 +211,23 @@ func TestListFails(t *testing.T) {
 	assert.ErrorIs(t, fails(t.Context(), wrapped, nil), errors.ErrUnsupported)
 	fails(t.Context(), l, srv.Stop)
 	fails(t.Context(), l, nil)
+}
+
+// A replica reports what it knows, but Break changes nothing there.
+func TestInspectOnReplica(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	master := testserver.Redis(t)
+	host, port, err := net.SplitHostPort(master.Addr)
+	require.NoError(t, err)
+	replica := newClient(t, &redis.Options{Addr: testserver.Redis(t, "--replicaof", host+" "+port).Addr})
+	acquires(t, newLocker(t, &redis.Options{Addr: master.Addr}), "k", "t", time.Hour)
+	eventually(t, "the replica has it", func() bool { return replica.Get(ctx, "locker:k").Val() == "t" })
+	l := redisv9.New(replica)
+	assert.Equal(t, "t", inspect(t, l, "k").Token)
+	held, errs := list(t, l, "")
+	assert.Equal(t, map[string]string{"k": "t"}, held)
+	assert.Empty(t, errs)
+	_, err = locker.Break(ctx, l, "k")
+	assert.ErrorContains(t, err, "READONLY")
 }

@@ -46,7 +46,11 @@ func ParseInfo(reply any) (locker.Info, error) {
 	if err := CheckHolder(value); err != nil {
 		return locker.Info{}, err
 	}
-	info.Token, info.TTL = decodeToken(value), -1
+	token := decodeToken(value)
+	if EncodeToken(token) != value {
+		return locker.Info{}, fmt.Errorf("%w: the lock's value is %.64q, which stands for none", locker.ErrInvalidToken, value)
+	}
+	info.Token, info.TTL = token, -1
 	if left >= 0 {
 		const longest = math.MaxInt64 / int64(time.Millisecond)
 		info.TTL = time.Duration(min(left, longest)) * time.Millisecond
@@ -54,11 +58,5 @@ func ParseInfo(reply any) (locker.Info, error) {
 	return info, nil
 }
 
-// decodeToken is the inverse of [EncodeToken]. A value that EncodeToken cannot return is returned
-// unchanged.
-func decodeToken(value string) string {
-	if token := strings.TrimPrefix(value, escaped); EncodeToken(token) == value {
-		return token
-	}
-	return value
-}
+// decodeToken is the inverse of [EncodeToken].
+func decodeToken(value string) string { return strings.TrimPrefix(value, escaped) }
