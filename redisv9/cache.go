@@ -66,6 +66,10 @@ type Cache[V any] struct{ values bytecache.Cache[V] }
 
 // NewCache returns a Cache on the servers of client, which may be any that [New] takes. If client
 // or c is invalid, every operation returns an error. The caller closes client.
+//
+// On a Ring, a Delete or Set while the key's shard seems to be down is done on another shard. When
+// the shard is up again, Get returns the old value. The package documentation describes under "What
+// is promised" how to prevent that.
 func NewCache[V any](client redis.UniversalClient, c CacheConfig[V]) *Cache[V] {
 	return &Cache[V]{bytecache.New("redisv9", bytecache.Config[V](c),
 		func(prefix string, stale time.Duration) bytecache.Store {

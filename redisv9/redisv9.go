@@ -42,6 +42,12 @@
 // Mutual exclusion holds as long as one Redis server, or a replica that has all its data, answers
 // for the key. Replication is asynchronous, so a failover may lose the last writes, locks among
 // them. Expiry is by the server's clock. If that is not enough, use [locker.Lease.Fence].
+//
+// On a Ring, exclusion also requires that all clients agree on which shards are up. Each client
+// decides that by itself: it sends heartbeats, and moves the keys of a shard that has not answered
+// for a few seconds to the others. Then a lock of that shard may have two holders although no data
+// is lost. Use a Cluster or a single server, or a [redis.RingOptions.HeartbeatFrequency] longer
+// than the process lives: keys then never move, and while a shard is down its locks are errors.
 package redisv9
 
 import (
