@@ -16,7 +16,8 @@ import (
 // Inspect implements [locker.Inspector], in one request. There is no queue, so the number of
 // waiters is not known. A plain time, which is a lock without an owner, and any other value that is
 // no lock of this package are errors. Unlike all other operations, Inspect and List are answered by
-// a replica as well, which may lag. [locker.Break] is not.
+// a replica as well, which may lag. [locker.Break] changes nothing there: it is an error,
+// [locker.ErrNotHeld] for a lock that the replica does not know.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	info, err := operate(ctx, l, key, "", (*operation).inspect)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 // Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
 // request. Waiters whose process has gone are counted until the queue passes them over. A lock of
 // package redigo, a plain time and a value of another type are errors. Unlike all other operations,
-// Inspect and List are answered by a replica as well, which may lag. [locker.Break] is not.
+// Inspect and List are answered by a replica as well, which may lag. [locker.Break] changes nothing
+// there: it is an error, [locker.ErrNotHeld] for a lock that the replica does not know.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
 }

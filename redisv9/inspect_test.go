@@ -221,7 +221,8 @@ func TestInspectOnReplica(t *testing.T) {
 	host, port, err := net.SplitHostPort(master.Addr)
 	require.NoError(t, err)
 	replica := newClient(t, &redis.Options{Addr: testserver.Redis(t, "--replicaof", host+" "+port).Addr})
-	acquires(t, newLocker(t, &redis.Options{Addr: master.Addr}), "k", "t", time.Hour)
+	onMaster := newLocker(t, &redis.Options{Addr: master.Addr})
+	acquires(t, onMaster, "k", "t", time.Hour)
 	eventually(t, "the replica has it", func() bool { return replica.Get(ctx, "locker:k").Val() == "t" })
 	l := redisv9.New(replica)
 	assert.Equal(t, "t", inspect(t, l, "k").Token)
@@ -230,4 +231,9 @@ func TestInspectOnReplica(t *testing.T) {
 	assert.Empty(t, errs)
 	_, err = locker.Break(ctx, l, "k")
 	assert.ErrorContains(t, err, "READONLY")
+
+	require.NoError(t, replica.SlaveOf(ctx, "127.0.0.1", "1").Err()) // it lags from here on
+	acquires(t, onMaster, "later", "t", time.Hour)
+	_, err = locker.Break(ctx, l, "later")
+	assert.ErrorIs(t, err, locker.ErrNotHeld)
 }
