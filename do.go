@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"github.com/golockers/locker/internal/leasectx"
 )
 
 // Do runs fn while holding the lock of key. It waits for the lock as [Lock] does, keeps it alive
@@ -95,18 +97,22 @@ type leaseContext struct {
 	leases          Leases
 }
 
-type leaseContextKey struct{}
-
 // Value implements [context.Context].
 func (c *leaseContext) Value(key any) any {
-	if key == (leaseContextKey{}) {
+	if key == (leasectx.Key{}) {
 		return c
 	}
 	return c.Context.Value(key)
 }
 
+// Carries implements [leasectx.Carrier].
+func (c *leaseContext) Carries(l any, key string) bool {
+	inner, _, _ := reveal(l.(Locker))
+	return isCarried(c, inner, key, "")
+}
+
 func carriedBy(ctx context.Context) *leaseContext {
-	c, _ := ctx.Value(leaseContextKey{}).(*leaseContext)
+	c, _ := ctx.Value(leasectx.Key{}).(*leaseContext)
 	return c
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strconv"
 	"time"
+
+	"github.com/golockers/locker/internal/leasectx"
 )
 
 // A flight is the context of its fn: it has the values of the first caller's context, no
@@ -12,6 +14,9 @@ import (
 // what fn returned may go on using it.
 //
 // Its Value returns the flight itself for its Group as the key, which is how Group.within finds it.
+//
+// It carries the first caller's leases only until that caller leaves: while it waits for fn, fn
+// must not wait for a lock that it holds.
 
 // ending is the context that a flight delegates to if it can end. It comes from package context,
 // so that derived contexts need no goroutine.
@@ -53,6 +58,8 @@ func (f *flight[V]) Value(key any) any {
 	switch {
 	case key == any(f.group):
 		return f
+	case key == (leasectx.Key{}) && f.first.Err() != nil:
+		return nil
 	case f.canEnd:
 		// Package context finds the nearest context that can end in this way. That must not be the
 		// first caller's.

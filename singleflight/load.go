@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/leasectx"
 )
 
 // errReadAlone is the error of a flight that may not share what it has read, or would read, a
@@ -201,7 +202,24 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 	}()
 	v, err = l.source(ctx, key)
 	hasValue = err == nil
-	return v, err
+	return v, l.blameLeases(ctx, err)
+}
+
+// leaseError is the error of a source that returned an ErrDeadlock although the first caller
+// carried leases. It concerns callers that carry the same leases, and no others.
+type leaseError struct {
+	error
+	leases leasectx.Carrier
+}
+
+// blameLeases returns err, as a leaseError if it may be due to the leases of the first caller.
+func (l *Loader[V]) blameLeases(ctx context.Context, err error) error {
+	if f, _ := ctx.(*flight[V]); f != nil && errors.Is(err, locker.ErrDeadlock) {
+		if c := leasectx.Of(f.first); c != nil {
+			return &leaseError{err, c}
+		}
+	}
+	return err
 }
 
 // keepFlight makes the flight whose context is ctx go on without callers, unless the Loader is

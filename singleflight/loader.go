@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/leasectx"
 )
 
 // Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads
@@ -52,7 +53,9 @@ type Loader[V any] struct {
 // keys, or [WithKeyPrefix]. Without a Locker, a Cache or a source every Load returns an error.
 //
 // source gets the values of the first caller's context, but not its cancellation: a load whose
-// callers have all left goes on and is stored. Its context ends only when no caller waits any
+// callers have all left goes on and is stored. It carries that caller's leases (see
+// [locker.FromContext]) only until the caller leaves, and the [locker.ErrDeadlock] that results
+// from them reaches no caller without them: such a caller loads again. A refresh carries none. Its context ends only when no caller waits any
 // more and either [WithMaxHold] has passed or [Loader.Forget] or [Loader.Close] was called. If
 // there is nothing for a key, the source may return a value, which is cached, or an error, which
 // is not. If the source panics when all its callers have left, the program ends.
@@ -134,6 +137,12 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 		})
 		if err == nil {
 			return v, nil
+		}
+		if of, ok := err.(*leaseError); ok {
+			if leasectx.Of(ctx) != of.leases && ctx.Err() == nil {
+				continue // the source may wait for those locks on behalf of this caller
+			}
+			err = of.error
 		}
 		if err != errReadAlone {
 			if ctx.Err() != nil {

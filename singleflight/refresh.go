@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/leasectx"
 )
 
 // refreshRest is how long a process leaves a key alone while another process refreshes its stale
@@ -39,7 +40,8 @@ func (l *Loader[V]) refresh(ctx context.Context, key string) {
 		w.refreshing = false
 		l.endLocked(key, w)
 	})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	// No caller waits for the refresh, so it may wait for a lock that one of them holds.
+	ctx, cancel := context.WithCancel(leasectx.Hide(context.WithoutCancel(ctx)))
 	e := &background{cancel}
 	go func() {
 		defer cancel()
