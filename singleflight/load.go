@@ -3,6 +3,7 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/golockers/locker"
@@ -85,6 +86,30 @@ func (l *Loader[V]) readAlone(ctx context.Context, key string) (V, error) {
 		l.gaveUp(&g, key)
 	}
 	return v, err
+}
+
+// carriesLock reports whether ctx carries the lock of key.
+func (l *Loader[V]) carriesLock(ctx context.Context, key string) bool {
+	leases := leasectx.Of(ctx)
+	return leases != nil && leases.Carries(l.locker, l.keyPrefix+key)
+}
+
+// loadHeld is Load for a caller that holds the lock of key. It does not join a load, which may be
+// waiting for that lock, and does not begin one, which would.
+func (l *Loader[V]) loadHeld(ctx context.Context, key string) (v V, err error) {
+	if err := l.group.checkWithin(ctx, key); err != nil {
+		return v, err
+	}
+	v, err = l.readAlone(ctx, key)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return v, err
+	case err == errNotThere:
+		err = locker.ErrDeadlock
+	default:
+		err = fmt.Errorf("%w; %w", locker.ErrDeadlock, err)
+	}
+	return v, loadError(key, err)
 }
 
 // readShared reads the cache for a flight that callers have joined, and more join during the read.

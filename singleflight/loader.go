@@ -114,7 +114,8 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 //
 // A key has 1 to 1,024 bytes, including the prefix of [WithKeyPrefix]; any other is
 // [locker.ErrInvalidKey]. Calling Load for the same key from within the source with its context
-// is an error.
+// is an error. If ctx carries the lock of key (see [locker.FromContext]), Load returns what is in
+// the cache, and otherwise [locker.ErrDeadlock]: it would wait for its own caller.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 	if !l.acceptsUnobserved(key) {
 		if _, ok := ctx.(*observation); !ok && l != nil && l.observe != nil {
@@ -124,6 +125,9 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 			var zero V
 			return zero, loadError(key, err)
 		}
+	}
+	if l.carriesLock(ctx, key) {
+		return l.loadHeld(ctx, key)
 	}
 	for {
 		alone := l.forgotten.has(key) && ctx.Err() == nil

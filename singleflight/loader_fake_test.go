@@ -284,3 +284,7 @@ func requireFree(t *testing.T, b *fakeBackend, key string) {
 	require.NoError(t, err, "the lock is not free")
 	require.NoError(t, lease.Unlock(context.Background()))
 }
+
+type observerFunc func(context.Context, locker.Event)
+
+func (f observerFunc) Observe(ctx context.Context, e locker.Event) { f(ctx, e) }

@@ -143,3 +143,63 @@ func TestDeadlockOfSource(t *testing.T) {
 		requireIdle(t, l, b, "k")
 	})
 }
+
+// A Load whose caller holds the key's lock waits for nothing that waits for that lock.
+func TestLoadWithinDo(t *testing.T) {
+	contexts(t, func(t *testing.T, ctx context.Context) {
+		b := newBackend()
+		p := b.process()
+		locks := locker.Observed(p.locker(), observerFunc(func(context.Context, locker.Event) {}))
+		l := NewLoader(locks, p.cache(), p.slowly(0, "fresh"), WithKeyPrefix("lock/"))
+		require.NoError(t, locker.Do(ctx, locks, "lock/k", time.Minute, func(held context.Context) error {
+			other := goLoad(ctx, l, "k") // waits for the lock
+			synctest.Wait()
+			start := time.Now()
+			_, err := l.Load(held, "k")
+			require.EqualError(t, err, `singleflight: load "k": `+locker.ErrDeadlock.Error())
+			require.ErrorIs(t, err, locker.ErrDeadlock)
+			v, err := l.Load(held, "lock/k")
+			require.NoError(t, err, "another lock")
+			require.Equal(t, "fresh", v)
+			p.onGet = func(context.Context, string) error { return errAnswered }
+			_, err = l.Load(held, "k")
+			require.ErrorIs(t, err, locker.ErrDeadlock)
+			require.ErrorIs(t, err, errAnswered)
+			p.onGet = nil
+			require.Zero(t, time.Since(start))
+
+			b.set("k", "there")
+			v, err = l.Load(held, "k")
+			require.NoError(t, err)
+			require.Equal(t, "there", v)
+			require.Equal(t, "there", (<-other).v)
+			return nil
+		}))
+		synctest.Wait()
+		requireIdle(t, l, b, "lock/k")
+	})
+}
+
+// The change of an Update does not wait for the lock that the Update holds.
+func TestUpdateCarriesLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		locks := p.locker()
+		l := NewLoader(locks, p.deleteCache(), p.slowly(0, "fresh"))
+		other := NewLoader(locks, p.deleteCache(), p.slowly(0, "fresh"))
+		start := time.Now()
+		err := l.Update(t.Context(), "k", func(ctx context.Context) error {
+			require.Equal(t, "k", locker.FromContext(ctx).Key())
+			_, err := l.Load(ctx, "k")
+			require.EqualError(t, err, `singleflight: the call for "k" calls itself`)
+			_, err = other.Load(ctx, "k")
+			require.ErrorIs(t, err, locker.ErrDeadlock)
+			require.ErrorIs(t, other.Update(ctx, "k", nothing), locker.ErrDeadlock)
+			return locker.Do(ctx, locks, "k", time.Minute, nothing)
+		})
+		require.ErrorIs(t, err, locker.ErrDeadlock)
+		require.Zero(t, time.Since(start))
+		requireIdle(t, l, b, "k")
+	})
+}

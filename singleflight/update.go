@@ -43,7 +43,8 @@ type Deleter[V any] interface {
 // elsewhere may have stored the old value after the deletion. Update may then be called again,
 // with a change that does nothing.
 //
-// Calling Load or Update for the same key from within change with its context is an error.
+// The context of change carries the lease; see [locker.FromContext]. Calling Load or Update for the
+// same key from within change with its context is an error.
 func (l *Loader[V]) Update(ctx context.Context, key string, change func(context.Context) error) error {
 	if err := l.checkUpdate(ctx, key, change); err != nil {
 		return updateError(key, err)
@@ -69,13 +70,8 @@ func (l *Loader[V]) Update(ctx context.Context, key string, change func(context.
 		}
 		return updateError(key, err)
 	}
-	go func() {
-		select {
-		case <-lease.Lost():
-			cancel(locker.ErrNotHeld)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, unbind := lease.Context(ctx)
+	defer unbind()
 	err = l.update(ctx, key, lease, change)
 	if closed := l.lifetime.errCut(err); closed != nil && caller.Err() == nil {
 		return updateError(key, closed)

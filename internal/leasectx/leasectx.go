@@ -20,12 +20,6 @@ func Of(ctx context.Context) Carrier {
 	return c
 }
 
-// Carries reports whether ctx carries a lease that holds the lock of key on l.
-func Carries(ctx context.Context, l any, key string) bool {
-	c := Of(ctx)
-	return c != nil && c.Carries(l, key)
-}
-
 // Hide returns a context that is ctx without its leases: for work that the holder of the leases
 // does not wait for.
 func Hide(ctx context.Context) context.Context { return hidden{ctx} }
