@@ -45,9 +45,13 @@
 //   - of a process that calls the source itself after it has waited for [WithMaxWait], has seen
 //     two locks released without a value, or, for [WithOutagePause], was refused by the cache
 //     when it stored one;
-//   - that have lost their lock because the process was stopped for longer than [WithLockTTL], or
-//     because the source took longer than [WithMaxHold]. They store only with an [Adder], and
-//     only if there is no value, which is the case after a deletion;
+//   - that have lost their lock because the process was stopped for longer than [WithLockTTL],
+//     because the source took longer than [WithMaxHold], or because the backend lost it by an
+//     eviction, a failover or a restart without its data. They store only with an [Adder], and
+//     only if there is no value, which is the case after a deletion. But a lock that the backend
+//     has lost counts as held until the next extension finds out, up to a third of LockTTL later.
+//     During that time later callers in that process join the load, and if it ends, its value is
+//     stored. Callers that have joined get the value whenever the load ends;
 //   - whose store was not answered within the backend timeout, and reaches the cache later.
 //
 // So give the values a lifetime as well: it bounds how long an old value lasts in these cases.

@@ -10,7 +10,7 @@ import (
 
 // flight is one call of fn. It is also the context that fn gets; see flight_context.go.
 //
-// It is open from its creation until it finishes, is closed, or is abandoned: during that time
+// It is open from its creation until it finishes, is shut or closed, or is abandoned: during that time
 // its key's entry refers to it, and callers join it. The entry refers to an abandoned flight as
 // unwinding, until fn returns or the next flight begins.
 type flight[V any] struct {
@@ -198,6 +198,13 @@ func (f *flight[V]) detach() bool {
 
 // cancel ends fn's context, whether or not callers wait.
 func (f *flight[V]) cancel() { f.end().cancel() }
+
+// shut makes the flight take no more callers.
+func (f *flight[V]) shut() {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	f.remove()
+}
 
 // close makes the flight take no more callers and end with the last that it has.
 func (f *flight[V]) close() {

@@ -192,6 +192,12 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 		// After MaxHold, later callers do not wait for this source, and it does not go on without
 		// callers.
 		defer time.AfterFunc(l.maxHold, f.close).Stop()
+		if lease != nil {
+			// Without the lock, a caller may come after an Update elsewhere, and must not get an older value.
+			held, cancel := lease.Context(context.Background())
+			defer cancel()
+			defer context.AfterFunc(held, f.shut)()
+		}
 	}
 	if lease != nil {
 		l.note(ctx, Loaded, nil)
@@ -205,7 +211,9 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 	l.mu.Unlock()
 	hasValue := false
 	defer func() { // even if the source panics
-		s := &store[V]{key: key, work: w, v: v, how: l.storingNow(how, lease), lease: lease, outdated: outdated}
+		s := &store[V]{key: key, work: w, v: v, lease: lease, outdated: outdated}
+		held := lease == nil || isHeld(lease)
+		s.served, s.how = held, l.storingNow(how, held)
 		lost := hasValue && lease != nil && s.how == dont
 		l.mu.Lock()
 		if !hasValue || w.forgets != forgets || w.store != nil || l.lifetime.cut.Load() {

@@ -31,9 +31,9 @@ func afterReadError(err error) storing {
 }
 
 // storingNow returns how to store a value, given how it was meant to be stored before the source
-// was called.
-func (l *Loader[V]) storingNow(how storing, lease *locker.Lease) storing {
-	if lease != nil && !isHeld(lease) && how == set {
+// was called. held is false if it was loaded under a lock that is lost.
+func (l *Loader[V]) storingNow(how storing, held bool) storing {
+	if !held && how == set {
 		how = add // a successor may have stored something newer
 	}
 	_, canAdd := l.cache.(Adder[V])
@@ -64,10 +64,10 @@ type store[V any] struct {
 	served bool // whether callers that come now are given v. Guarded by Loader.mu
 }
 
-// beginStoreLocked begins s: from now on callers get its value without a load, and Forget waits
-// for it.
+// beginStoreLocked begins s: from now on Forget waits for it, and callers get its value without a
+// load if it is served.
 func (l *Loader[V]) beginStoreLocked(s *store[V]) {
-	s.served, s.done = true, make(chan struct{})
+	s.done = make(chan struct{})
 	s.work.store = s
 	l.stores.Add(1)
 }
