@@ -53,7 +53,9 @@ func (l *Loader[V]) Close(ctx context.Context) error {
 	return closeError(ctx.Err())
 }
 
-// settle waits until nothing is in progress and no failed attempt may have left a lock behind.
+// settle waits until nothing is in progress and no failed attempt may have left a lock behind. It
+// cannot tell these attempts from those of other users of the Locker, but it does not wait for any
+// that fail later.
 func (l *Loader[V]) settle(ctx context.Context, idle <-chan struct{}) error {
 	select {
 	case <-idle:

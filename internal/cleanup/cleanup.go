@@ -6,6 +6,7 @@ package cleanup
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,11 +35,12 @@ const (
 // false: the lock then ends with its ttl.
 func Start(ctx context.Context, owner any, window time.Duration, attempt func(context.Context) (done bool)) bool {
 	id := identity(owner)
-	if !running.enter(id) {
+	number, ok := running.enter(id)
+	if !ok {
 		return false
 	}
 	go func() {
-		defer running.leave(id)
+		defer running.leave(id, number)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(window, Window))
 		defer cancel()
 		for delay := firstDelay; !attempt(ctx); delay = min(2*delay, maxDelay) {
@@ -56,14 +58,17 @@ func Start(ctx context.Context, owner any, window time.Duration, attempt func(co
 	return true
 }
 
-// Wait returns when no cleanup of owner is running, or with ctx's error when ctx ends before that.
+// Wait returns when the cleanups of owner that are running now have ended, or with ctx's error when
+// ctx ends before that. It does not wait for later ones, which other users of owner may start again
+// and again while the backend is down. So it takes no longer than [Window], if attempts return when
+// their contexts end.
 func Wait(ctx context.Context, owner any) error {
-	idle := running.idle(identity(owner))
+	ended := running.ended(identity(owner))
 	select {
-	case <-idle:
+	case <-ended:
 	case <-ctx.Done():
 		select {
-		case <-idle:
+		case <-ended:
 		default:
 			return ctx.Err()
 		}
@@ -81,16 +86,25 @@ type counts struct {
 }
 
 type count struct {
-	n    int
-	idle chan struct{} // closed when n is 0 again; nil as long as nothing waits for that
+	n     int
+	last  int // the number of the latest one; they are numbered from 1
+	waits []*wait
 }
 
-func (c *counts) enter(id any) bool {
+// wait is a Wait: for the cleanups up to a number.
+type wait struct {
+	last  int
+	n     int           // how many of them are running
+	ended chan struct{} // closed when n is 0
+}
+
+// enter counts a cleanup of id and returns its number, or false if there are too many.
+func (c *counts) enter(id any) (number int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own := c.of[id]
 	if c.total >= MaxTotal || own != nil && own.n >= MaxPerOwner {
-		return false
+		return 0, false
 	}
 	if own == nil {
 		own = new(count)
@@ -100,36 +114,42 @@ func (c *counts) enter(id any) bool {
 		c.of[id] = own
 	}
 	own.n++
+	own.last++
 	c.total++
-	return true
+	return own.last, true
 }
 
-func (c *counts) leave(id any) {
+func (c *counts) leave(id any, number int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--
 	own := c.of[id]
-	if own.n--; own.n > 0 {
-		return
+	if own.n--; own.n == 0 {
+		delete(c.of, id)
 	}
-	delete(c.of, id)
-	if own.idle != nil {
-		close(own.idle)
-	}
+	own.waits = slices.DeleteFunc(own.waits, func(w *wait) bool {
+		if number > w.last {
+			return false
+		}
+		w.n--
+		if w.n == 0 {
+			close(w.ended)
+		}
+		return w.n == 0
+	})
 }
 
-// idle returns a channel that is closed when id has no cleanups.
-func (c *counts) idle(id any) <-chan struct{} {
+// ended returns a channel that is closed when the cleanups of id that are running have ended.
+func (c *counts) ended(id any) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own := c.of[id]
 	if own == nil {
 		return closedChannel
 	}
-	if own.idle == nil {
-		own.idle = make(chan struct{})
-	}
-	return own.idle
+	w := &wait{last: own.last, n: own.n, ended: make(chan struct{})}
+	own.waits = append(own.waits, w)
+	return w.ended
 }
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

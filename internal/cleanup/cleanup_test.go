@@ -155,6 +155,63 @@ func TestWait(t *testing.T) {
 	})
 }
 
+// Wait does not wait for cleanups that begin after it, however many there are.
+func TestWaitIgnoresLaterCleanups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		go func() {
+			for {
+				assert.True(t, cleanup.Start(t.Context(), "owner", time.Minute, hang))
+				select {
+				case <-time.After(time.Second):
+				case <-stop:
+					return
+				}
+			}
+		}()
+		time.Sleep(20500 * time.Millisecond)
+		start := time.Now()
+		require.NoError(t, cleanup.Wait(t.Context(), "owner"))
+		require.Equal(t, cleanup.Window-500*time.Millisecond, time.Since(start), "the one that began half a second ago")
+		close(stop)
+		time.Sleep(time.Minute)
+		requireEmpty(t)
+	})
+}
+
+// Each Wait ends with the last of its own cleanups, in whatever order they end.
+func TestWaitsOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		waiters := make(chan time.Duration)
+		for _, window := range []time.Duration{3 * time.Second, time.Second, 2 * time.Second} {
+			require.True(t, cleanup.Start(t.Context(), "owner", window, hang))
+			time.Sleep(100 * time.Millisecond)
+			go func() {
+				assert.NoError(t, cleanup.Wait(t.Context(), "owner"))
+				waiters <- time.Since(start)
+			}()
+		}
+		for range 3 {
+			require.Equal(t, 3*time.Second, <-waiters)
+		}
+		requireEmpty(t)
+
+		require.True(t, cleanup.Start(t.Context(), "owner", time.Second, hang))
+		ended := make(chan time.Duration)
+		began := time.Now()
+		go func() {
+			assert.NoError(t, cleanup.Wait(t.Context(), "owner"))
+			ended <- time.Since(began)
+		}()
+		synctest.Wait()
+		require.True(t, cleanup.Start(t.Context(), "owner", 2*time.Second, hang))
+		require.Equal(t, time.Second, <-ended)
+		time.Sleep(time.Minute)
+		requireEmpty(t)
+	})
+}
+
 func TestGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		require.True(t, cleanup.Start(t.Context(), "owner", time.Minute, func(context.Context) bool {
