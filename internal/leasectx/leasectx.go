@@ -1,5 +1,5 @@
-// Package leasectx is what package locker and the packages that pass contexts on from one caller
-// to another agree on: how a context carries leases.
+// Package leasectx defines how a context carries leases, for package locker and for packages that
+// run the work of one caller for others.
 package leasectx
 
 import "context"
