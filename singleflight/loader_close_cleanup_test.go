@@ -27,16 +27,27 @@ func (l lostReplyLocker) Release(ctx context.Context, key, token string) (bool, 
 
 // Close waits for the release of a lock that an attempt without an answer may have taken.
 func TestCloseAwaitsCleanups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend()
-		p := b.process()
-		l := NewLoader(lostReplyLocker{p.locker()}, p.cache(), p.slowly(0, "fresh"))
-		require.Equal(t, "fresh", (<-goLoad(t.Context(), l, "k")).v)
-		took, err := closeWithin(t, l, time.Minute)
-		require.NoError(t, err)
-		require.Equal(t, 200*time.Millisecond, took)
-		requireFree(t, b, "k")
-	})
+	ignore := func(context.Context, locker.Event) {}
+	for name, wrap := range map[string]func(locker.Locker) locker.Locker{
+		"plain":    func(l locker.Locker) locker.Locker { return l },
+		"observed": func(l locker.Locker) locker.Locker { return locker.Observed(l, observerFunc(ignore)) },
+		"observed twice": func(l locker.Locker) locker.Locker {
+			return locker.Observed(locker.Observed(l, observerFunc(ignore)), observerFunc(ignore))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p := b.process()
+				l := NewLoader(wrap(lostReplyLocker{p.locker()}), p.cache(), p.slowly(0, "fresh"))
+				require.Equal(t, "fresh", (<-goLoad(t.Context(), l, "k")).v)
+				took, err := closeWithin(t, l, time.Minute)
+				require.NoError(t, err)
+				require.Equal(t, 200*time.Millisecond, took)
+				requireFree(t, b, "k")
+			})
+		})
+	}
 }
 
 // Other users of the Locker, who try again and again while its backend is down, do not hold up Close.
