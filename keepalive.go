@@ -29,7 +29,7 @@ func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
 	l.keep.timer = time.AfterFunc(l.third(), l.extendInTime)
 }
 
-// extendInTime makes one extension of the keep-alive and schedules the next one.
+// extendInTime makes one extension of the keep-alive, schedules the next one, and then reports.
 func (l *Lease) extendInTime() {
 	k := l.keep
 	l.mu.Lock()
@@ -39,14 +39,19 @@ func (l *Lease) extendInTime() {
 		return
 	}
 	ctx, cancel := context.WithCancel(k.values)
-	defer cancel()
 	k.cancel, k.ended = cancel, make(chan struct{})
 	l.unlock()
+	outcome, err := l.extendOnce(ctx, cancel)
+	l.report(k.values, outcome, err)
+}
 
-	err := ErrNotHeld // unless Extend returns: it may end its goroutine with Goexit
+func (l *Lease) extendOnce(ctx context.Context, cancel context.CancelFunc) (outcome EventKind, err error) {
+	k := l.keep
+	err = ErrNotHeld // unless Extend returns: it may end its goroutine with Goexit
 	defer func() {
+		cancel()
 		l.mu.Lock()
-		defer l.unlock()
+		defer l.mu.Unlock()
 		close(k.ended)
 		k.ended = nil
 		switch {
@@ -58,7 +63,7 @@ func (l *Lease) extendInTime() {
 			l.watchObserved()
 		}
 	}()
-	err = l.extend(ctx, 0)
+	return l.extend(ctx, 0)
 }
 
 // watchObserved makes sure that the observer of a lease whose keep-alive is in trouble, or over,

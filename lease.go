@@ -159,7 +159,8 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 		return l.wrap("extend", err)
 	}
 	before := l.Deadline()
-	err := l.extend(ctx, ttl)
+	outcome, err := l.extend(ctx, ttl)
+	l.report(ctx, outcome, err)
 	// One that failed may have moved the deadline nearer: then keep-alive must try in time.
 	if err == nil || l.Deadline().Before(before) {
 		l.reschedule()
@@ -168,27 +169,28 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // extend makes one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when
-// its turn comes.
-func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
+// its turn comes. The caller reports the outcome when it has let go of all that others wait for,
+// since an Observer may use the lease.
+func (l *Lease) extend(ctx context.Context, ttl time.Duration) (outcome EventKind, err error) {
 	l.mu.Lock()
 	if l.turn == nil {
 		l.turn = make(chan struct{}, 1)
 	}
-	l.unlock()
+	l.mu.Unlock()
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
 	case <-ctx.Done():
-		return l.wrap("extend", ctx.Err())
+		return 0, l.wrap("extend", ctx.Err())
 	}
 	if err := ctx.Err(); err != nil {
-		return l.wrap("extend", err)
+		return 0, l.wrap("extend", err)
 	}
 
 	l.mu.Lock()
 	if !l.isHeld() {
-		l.unlock()
-		return l.wrap("extend", ErrNotHeld)
+		l.mu.Unlock()
+		return 0, l.wrap("extend", ErrNotHeld)
 	}
 	if ttl == 0 {
 		ttl = l.ttl
@@ -200,24 +202,29 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	if next.Before(l.deadline) {
 		l.setDeadline(next)
 	}
-	l.unlock()
+	l.mu.Unlock()
 
 	extended, err := l.locker.Extend(ctx, l.key, l.token, ttl)
-	err = l.conclude(ttl, next, extended, err)
-	switch {
-	case err == nil:
-		l.obs.lease(ctx, Extended, nil)
-		return nil
-	case l.obs != nil && !errors.Is(err, ErrNotHeld) && l.isHeldNow(): // not cut short by Unlock
-		l.obs.lease(ctx, ExtendFailed, err)
+	if outcome, err = l.conclude(ttl, next, extended, err); err != nil {
+		err = l.wrap("extend", err)
 	}
-	return l.wrap("extend", err)
+	return outcome, err
 }
 
-// conclude updates the lease after an extension by ttl, to next, and returns the error.
-func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) error {
+// report reports the outcome of an extension, and before that a loss that it noticed.
+func (l *Lease) report(ctx context.Context, outcome EventKind, err error) {
 	l.mu.Lock()
-	defer l.unlock()
+	l.unlock()
+	if outcome != 0 {
+		l.obs.lease(ctx, outcome, err)
+	}
+}
+
+// conclude updates the lease after an extension by ttl, to next, and returns the error and what to
+// report. A loss is left for unlock to report.
+func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) (EventKind, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.state == held {
 		l.extendErr = err
 	}
@@ -226,21 +233,24 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 		if !errors.Is(err, ErrInvalidTTL) && (l.unsure == 0 || ttl < l.unsure) {
 			l.unsure = ttl
 		}
-		return err
+		if errors.Is(err, ErrNotHeld) || !l.isHeld() { // lost, or cut short by Unlock
+			return 0, err
+		}
+		return ExtendFailed, err
 	case !extended:
 		if l.state == held {
 			l.lose(refused)
 		}
-		return ErrNotHeld
+		return 0, ErrNotHeld
 	case !l.isHeld(): // the reply came after the deadline, or after an Unlock
-		return ErrNotHeld
+		return 0, ErrNotHeld
 	}
 	if l.unsure > 0 && l.unsure < ttl {
 		next = next.Add(l.unsure - ttl)
 	}
 	l.setDeadline(next)
 	l.ttl = ttl
-	return nil
+	return Extended, nil
 }
 
 // Unlock releases the lock. Within the time of [WithMinHold] it instead leaves the lock to expire
@@ -402,7 +412,8 @@ func (l *Lease) Detach() {
 	}
 }
 
-// unlock unlocks l.mu, and then reports a loss that was noticed meanwhile.
+// unlock unlocks l.mu, and then reports a loss that was noticed meanwhile. An Observer may call any
+// method of the lease, so the caller must not have what one waits for, such as the turn to extend.
 func (l *Lease) unlock() {
 	if !l.untold {
 		l.mu.Unlock()
