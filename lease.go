@@ -11,9 +11,6 @@ import (
 	"github.com/golockers/locker/internal/lazyctx"
 )
 
-// unlockTimeout bounds an Unlock whatever its context: a dead backend delays the caller this long.
-const unlockTimeout = 5 * time.Second
-
 // Lease is a lock that is held until [Lease.Unlock], [Lease.Detach] or its loss. It is safe for
 // concurrent use. A nil or zero Lease holds nothing: its methods return [ErrNotHeld] or zero
 // values.
@@ -40,6 +37,7 @@ type Lease struct {
 	contexts  []*leaseContext // to cancel when the lease is lost
 	timer     *time.Timer     // notices the deadline; made by the first Lost or Context
 	turn      chan struct{}   // holds a value while an Extend is under way: they go one at a time
+	unlocked  chan struct{}   // closed when the Unlock that is under way ends; made by what waits for it
 }
 
 type leaseState uint8
@@ -251,101 +249,6 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 	l.setDeadline(next)
 	l.ttl = ttl
 	return Extended, nil
-}
-
-// Unlock releases the lock. Within the time of [WithMinHold] it instead leaves the lock to expire
-// at the end of that time. Unlock can be deferred: it keeps the values of ctx but not its
-// cancellation, and takes at most 5 seconds, plus up to one I/O timeout of the client if the
-// client cannot be interrupted.
-//
-// The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
-// another holder's. It is joined with the backend's error if what might be left of the lock could
-// not be released either. Once the backend has answered an Unlock, every further one returns
-// ErrNotHeld. Any other error means that the lock may or may not have been released. Unlock may
-// then be called again; otherwise the lock ends with its ttl.
-func (l *Lease) Unlock(ctx context.Context) error {
-	if l == nil || l.locker == nil {
-		return noLease("unlock")
-	}
-	l.mu.Lock()
-	l.isHeld() // notices a deadline that has just passed
-	before := l.state
-	switch before {
-	case releasing, done:
-		l.unlock()
-		return l.wrap("unlock", ErrNotHeld)
-	case refused:
-		l.state = done
-	default:
-		l.state = releasing
-	}
-	l.stopTimers()
-	extending := l.interruptKeepAlive()
-	l.unlock()
-
-	own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
-	defer own.Cancel()
-	if extending != nil {
-		select {
-		case <-extending:
-		case <-own.Done():
-		}
-	}
-	kept := !l.minHold.IsZero() && time.Now().Before(l.minHold)
-	var ok bool
-	var err error
-	switch {
-	case before == refused:
-	case kept:
-		ok, err = l.extendToMinHold(own)
-	default:
-		ok, err = l.locker.Release(own, l.key, l.token)
-	}
-
-	l.mu.Lock()
-	l.state = done
-	switch {
-	case before == expired && err != nil:
-		err = fmt.Errorf("%w; %w", ErrNotHeld, err)
-	case before == expired, before == refused: // the caller must know, even if the backend kept the lock until now
-		err = ErrNotHeld
-	case err != nil:
-		l.state = unknown
-	case !ok && (before == held || kept):
-		err = ErrNotHeld
-	}
-	l.unlock()
-
-	switch { // released now, or by an earlier Unlock whose reply was lost
-	case err == nil && kept:
-		l.obs.lease(ctx, Detached, nil)
-	case err == nil:
-		l.obs.lease(ctx, Unlocked, nil)
-	default:
-		err = l.wrap("unlock", err)
-		l.obs.lease(ctx, UnlockFailed, err)
-	}
-	return err
-}
-
-const (
-	firstExtendDelay = 10 * time.Millisecond // after an extension that failed
-	maxExtendDelay   = time.Second
-)
-
-// extendToMinHold makes sure that the lock outlasts the lease. It repeats an extension without an
-// answer for as long as ctx allows: if none arrives, the lock ends too early.
-func (l *Lease) extendToMinHold(ctx context.Context) (extended bool, err error) {
-	for delay := firstExtendDelay; ; delay = min(2*delay, maxExtendDelay) {
-		extended, err = l.locker.Extend(ctx, l.key, l.token, max(time.Until(l.minHold), time.Millisecond))
-		if err == nil || isInvalid(err) || !sleep(ctx, delay) {
-			break
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("extending to the minimum hold: %w", err)
-	}
-	return extended, err
 }
 
 // Fence returns a fencing number, which is greater than every number minted for this key before,

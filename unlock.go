@@ -1,0 +1,185 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golockers/locker/internal/lazyctx"
+)
+
+const (
+	// unlockTimeout bounds the requests of an Unlock, whatever its context.
+	unlockTimeout = 5 * time.Second
+
+	// unlockDelay bounds the time before that, in which an Unlock waits for an extension, or for
+	// another Unlock, to end.
+	unlockDelay = 5 * time.Second
+)
+
+var errUnlocking = errors.New("another Unlock of this lease is under way")
+
+// Unlock releases the lock. Within the time of [WithMinHold] it instead leaves the lock to expire
+// at the end of that time. Unlock can be deferred: it keeps the values of ctx but not its
+// cancellation. It takes at most 5 seconds, plus up to one I/O timeout of the client if the client
+// cannot be interrupted. Before that it waits, for up to 5 more seconds, until an extension by the
+// keep-alive has ended, or within the time of WithMinHold any extension. Only a client that cannot
+// be interrupted makes it wait for the keep-alive.
+//
+// The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
+// another holder's. It is joined with the backend's error if what might be left of the lock could
+// not be released either. Once the backend has answered an Unlock, every further one returns
+// ErrNotHeld; one that is called meanwhile first waits for the other to end. Any other error means
+// that the lock may or may not have been released. Unlock may then be called again; otherwise the
+// lock ends with its ttl.
+func (l *Lease) Unlock(ctx context.Context) error {
+	if l == nil || l.locker == nil {
+		return noLease("unlock")
+	}
+	before, extending, err := l.beginUnlock()
+	if err != nil {
+		return l.wrap("unlock", err)
+	}
+	after := before // if the Locker panics, Unlock may be called again
+	if before == held {
+		after = unknown
+	}
+	ended := false
+	defer func() {
+		if !ended {
+			l.endUnlock(after)
+		}
+	}()
+
+	var late <-chan time.Time
+	if extending != nil || !l.minHold.IsZero() {
+		timer := time.NewTimer(unlockDelay)
+		defer timer.Stop()
+		late = timer.C
+	}
+	if extending != nil {
+		select {
+		case <-extending:
+		case <-late:
+		}
+	}
+	kept := !l.minHold.IsZero() && time.Now().Before(l.minHold)
+	var ok bool
+	switch {
+	case before == refused:
+	case kept:
+		ok, err = l.extendToMinHold(ctx, late)
+	default:
+		own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
+		defer own.Cancel()
+		ok, err = l.locker.Release(own, l.key, l.token)
+	}
+
+	after = done
+	switch {
+	case before == expired && err != nil:
+		err = fmt.Errorf("%w; %w", ErrNotHeld, err)
+	case before == expired, before == refused: // the caller must know, even if the backend kept the lock until now
+		err = ErrNotHeld
+	case err != nil:
+		after = unknown
+	case !ok && (before == held || kept):
+		err = ErrNotHeld
+	}
+	l.endUnlock(after)
+	ended = true
+
+	switch { // released now, or by an earlier Unlock whose reply was lost
+	case err == nil && kept:
+		l.obs.lease(ctx, Detached, nil)
+	case err == nil:
+		l.obs.lease(ctx, Unlocked, nil)
+	default:
+		err = l.wrap("unlock", err)
+		l.obs.lease(ctx, UnlockFailed, err)
+	}
+	return err
+}
+
+// beginUnlock ends the lease. It waits until no other Unlock is under way, and returns the state
+// before, and the end of an extension by the keep-alive.
+func (l *Lease) beginUnlock() (before leaseState, extending <-chan struct{}, err error) {
+	l.isHeldNow() // notices a deadline that has just passed, and reports it: nothing waits for this yet
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == releasing {
+		timer := time.NewTimer(unlockDelay + unlockTimeout)
+		defer timer.Stop()
+		for l.state == releasing {
+			if l.unlocked == nil {
+				l.unlocked = make(chan struct{})
+			}
+			unlocked := l.unlocked
+			l.mu.Unlock()
+			select {
+			case <-unlocked:
+				l.mu.Lock()
+			case <-timer.C:
+				l.mu.Lock()
+				return 0, nil, errUnlocking
+			}
+		}
+	}
+	if l.state == done {
+		return 0, nil, ErrNotHeld
+	}
+	before, l.state = l.state, releasing
+	l.stopTimers()
+	return before, l.interruptKeepAlive(), nil
+}
+
+// endUnlock sets the state after an Unlock.
+func (l *Lease) endUnlock(after leaseState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = after
+	if l.unlocked != nil {
+		close(l.unlocked)
+		l.unlocked = nil
+	}
+}
+
+// takeTurn waits until no extension is under way, or until late: it might arrive after one that
+// Unlock makes, and shorten the lock. It returns a function that gives the turn back.
+func (l *Lease) takeTurn(late <-chan time.Time) (giveBack func()) {
+	l.mu.Lock()
+	turn := l.turn
+	l.mu.Unlock()
+	if turn != nil {
+		select {
+		case turn <- struct{}{}:
+			return func() { <-turn }
+		case <-late:
+		}
+	}
+	return func() {}
+}
+
+const (
+	firstExtendDelay = 10 * time.Millisecond // after an extension that failed
+	maxExtendDelay   = time.Second
+)
+
+// extendToMinHold makes sure that the lock outlasts the lease. It repeats an extension without an
+// answer for as long as an Unlock may take: if none arrives, the lock ends too early.
+func (l *Lease) extendToMinHold(ctx context.Context, late <-chan time.Time) (extended bool, err error) {
+	defer l.takeTurn(late)()
+	own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
+	defer own.Cancel()
+	for delay := firstExtendDelay; ; delay = min(2*delay, maxExtendDelay) {
+		extended, err = l.locker.Extend(own, l.key, l.token, max(time.Until(l.minHold), time.Millisecond))
+		if err == nil || isInvalid(err) || !sleep(own, delay) {
+			break
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("extending to the minimum hold: %w", err)
+	}
+	return extended, err
+}
