@@ -81,16 +81,17 @@ func run(ctx context.Context, leases Leases, fn func(context.Context) error) (er
 // If leases are nested, it returns the innermost.
 //
 // While one of these leases is held, [Lock], [Do], [TryDo], [LockAll] and [DoAll] with such a
-// context return [ErrDeadlock] for its key on the same Locker. A goroutine that is to wait for
+// context return [ErrDeadlock] for its key on the same Locker: the same value, observed or not, of a
+// type that can be compared. A Locker that wraps it, such as a cohort, is another one. A goroutine that is to wait for
 // that lock needs a context that is not derived from this one.
 func FromContext(ctx context.Context) *Lease {
-	if c := carriedBy(ctx); c != nil && len(c.leases) > 0 {
+	if c := carriedBy(ctx); c != nil {
 		return c.leases[0]
 	}
 	return nil
 }
 
-// leaseContext is a context that carries leases.
+// leaseContext is a context that ends with the loss of a lease. It carries leases, or none.
 type leaseContext struct {
 	context.Context // ends with the caller's context, and with the loss of a lease
 	cancel          context.CancelCauseFunc
@@ -99,7 +100,7 @@ type leaseContext struct {
 
 // Value implements [context.Context].
 func (c *leaseContext) Value(key any) any {
-	if key == (leasectx.Key{}) {
+	if key == (leasectx.Key{}) && len(c.leases) > 0 {
 		return c
 	}
 	return c.Context.Value(key)

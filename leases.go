@@ -20,8 +20,10 @@ type Leases []*Lease
 // left, or more. An empty list is an error, and so is a duplicate key.
 //
 // The other errors are those of [Lock]. After an error LockAll releases what it had taken, in the
-// background if that takes longer than half a second. If one of the locks is lost while LockAll waits for the next, that is an error as well, but not
-// [ErrNotHeld]; with [WithRetry] LockAll starts again. The times of [WithMinHold] and [WithMaxHold]
+// background if that takes longer than half a second. That ends after 5 seconds, and what could not
+// be released ends with its ttl. If one of the locks is lost while LockAll waits for the next, that
+// is an error as well, but not [ErrNotHeld]; with [WithRetry] LockAll starts again. The times of
+// [WithMinHold] and [WithMaxHold]
 // count from when all the locks are held.
 func LockAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, opts ...Option) (Leases, error) {
 	return lockAll(ctx, "lock all", l, keys, ttl, apply(opts))
@@ -76,14 +78,14 @@ func lockInTurn(ctx context.Context, op string, l Locker, keys []string, ttl tim
 	_ Leases, err error) {
 	leases := make(Leases, 0, len(keys))
 	defer func() {
-		if len(leases) < len(keys) || err != nil { // an error, or a panic of the Locker
-			leases.surrender(ctx)
+		if len(leases) < len(keys) || err != nil { // an error, or a panic of the Locker or the Observer
+			leases.abandon(ctx, ttl)
 		}
 	}()
 	each := o
 	each.keepAlive, each.maxHold = true, 0
 	for _, key := range keys {
-		waitCtx, cancel := leases.Context(ctx)
+		waitCtx, cancel := leases.context(ctx, nil) // FromContext is for what holds all of them
 		lease, err := lock(waitCtx, op, l, key, ttl, each, true, false)
 		cancel()
 		if err == nil {
@@ -103,39 +105,6 @@ func lockInTurn(ctx context.Context, op string, l Locker, keys []string, ttl tim
 		}
 	}
 	return leases, nil
-}
-
-// surrenderWait is how long an error of LockAll is held back until the locks are released.
-const surrenderWait = 500 * time.Millisecond
-
-// surrender releases locks under which nothing has been done. What takes longer than a moment goes on
-// in the background, until it is certain.
-func (ls Leases) surrender(ctx context.Context) {
-	var releases sync.WaitGroup
-	for _, lease := range slices.Backward(ls) {
-		lease.setHold(0, 0)
-		releases.Add(1)
-		first := sync.OnceFunc(releases.Done)
-		if !cleanup.Start(ctx, lease.locker, cleanup.Window, func(ctx context.Context) bool {
-			defer first() // also if Unlock panics
-			err := lease.Unlock(ctx)
-			return err == nil || errors.Is(err, ErrNotHeld)
-		}) {
-			_ = lease.Unlock(ctx)
-			first()
-		}
-	}
-	all := make(chan struct{})
-	go func() {
-		releases.Wait()
-		close(all)
-	}()
-	timer := time.NewTimer(surrenderWait)
-	defer timer.Stop()
-	select {
-	case <-all:
-	case <-timer.C:
-	}
 }
 
 // lostError hides that it is ErrNotHeld: nothing has been done yet that may have overlapped with
@@ -176,13 +145,67 @@ func (ls Leases) Unlock(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// abandonTimeout is how long a failed LockAll waits for the locks to be free.
+const abandonTimeout = 500 * time.Millisecond
+
+// abandon releases locks under which nothing has been done, in the background if that takes long.
+func (ls Leases) abandon(ctx context.Context, ttl time.Duration) {
+	if len(ls) == 0 {
+		return
+	}
+	for _, lease := range ls {
+		lease.setHold(0, 0)
+		lease.endKeepAlive()
+	}
+	tried := make(chan struct{})
+	once := sync.OnceFunc(func() { close(tried) })
+	rest := slices.Clone(ls)
+	if !cleanup.Start(ctx, ls[0].locker, ttl, func(ctx context.Context) (done bool) {
+		defer once()
+		rest = rest.release(ctx)
+		return len(rest) == 0
+	}) {
+		return // too many: these end with their ttl
+	}
+	timer := time.NewTimer(abandonTimeout)
+	defer timer.Stop()
+	select {
+	case <-tried:
+	case <-timer.C:
+	}
+}
+
+// release tries to release the locks in reverse order, and returns those that it could not. After
+// the first of them, it tries the others at once, since each may take as long.
+func (ls Leases) release(ctx context.Context) (rest Leases) {
+	failed := make([]bool, len(ls))
+	var others sync.WaitGroup
+	for i, lease := range slices.Backward(ls) {
+		if failed[i] = !lease.release(ctx); failed[i] {
+			for i, lease := range ls[:i] {
+				others.Go(func() { failed[i] = !lease.release(ctx) })
+			}
+			break
+		}
+	}
+	others.Wait()
+	for i, lease := range ls {
+		if failed[i] {
+			rest = append(rest, lease)
+		}
+	}
+	return rest
+}
+
 // Context is [Lease.Context] for several leases. The context is canceled when any of them is lost.
 func (ls Leases) Context(ctx context.Context) (context.Context, context.CancelFunc) {
-	if len(ls) == 0 { // there is none to carry
-		return context.WithCancel(ctx)
-	}
+	return ls.context(ctx, ls)
+}
+
+// context returns a copy of ctx that is canceled when any of ls is lost, and that carries leases.
+func (ls Leases) context(ctx context.Context, carried Leases) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancelCause(ctx)
-	c := &leaseContext{Context: inner, cancel: cancel, leases: ls}
+	c := &leaseContext{Context: inner, cancel: cancel, leases: carried}
 	for _, lease := range ls {
 		lease.bind(c)
 	}

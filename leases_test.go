@@ -180,6 +180,50 @@ func TestLockAll(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 		}
 	})
+	bubble(t, "a release that fails is repeated", func(t *testing.T) {
+		l := &fake{}
+		l.onRelease = func(ctx context.Context, token string) (bool, error) {
+			if _, _, n := l.counts(); n == 1 {
+				return false, errBackend
+			}
+			return l.doRelease(ctx, "a", token)
+		}
+		_, err := l.doAcquire(t.Context(), "b", "other", time.Hour)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = locker.LockAll(ctx, l, []string{"a", "b"}, 10*time.Minute)
+		assert.ErrorIs(t, err, locker.ErrHeld)
+		time.Sleep(time.Second)
+		assert.True(t, l.isFree("a"))
+	})
+	bubble(t, "releases that hang do not delay it, nor each other", func(t *testing.T) {
+		l := &perKey{Locker: memory.New(), hangs: map[string]bool{"a": true, "c": true}}
+		last := tryLock(t, l.Locker, time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := locker.LockAll(ctx, l, []string{"a", "b", "c", "k"}, time.Minute)
+		assert.ErrorIs(t, err, locker.ErrHeld)
+		assert.Equal(t, 1500*time.Millisecond, time.Since(start))
+		time.Sleep(time.Hour / 2)
+		assert.Equal(t, []string{"a", "b", "c"}, free(t, l.Locker, "a", "b", "c"), "one is still kept alive")
+		assert.NoError(t, last.Unlock(t.Context()))
+	})
+	bubble(t, "the Observer and the Locker find the caller's lease", func(t *testing.T) {
+		var seen []string
+		j := &journal{use: func(ctx context.Context, e locker.Event) {
+			seen = append(seen, fmt.Sprint(e.Kind, " ", e.Key, " in ", locker.FromContext(ctx).Key()))
+		}}
+		l := memory.New()
+		assert.NoError(t, locker.Do(t.Context(), l, "outer", time.Minute, func(ctx context.Context) error {
+			leases, err := locker.LockAll(ctx, locker.Observed(l, j), []string{"x", "y"}, time.Minute)
+			assert.NoError(t, err)
+			return leases.Unlock(ctx)
+		}))
+		assert.Equal(t, []string{"acquired x in outer", "acquired y in outer", "unlocked y in outer",
+			"unlocked x in outer"}, seen)
+	})
 	bubble(t, "a panic of the Locker leaves nothing", func(t *testing.T) {
 		l := memory.New()
 		assert.Panics(t, func() {
@@ -314,6 +358,14 @@ func TestLeasesUnlock(t *testing.T) {
 		assert.Equal(t, 10*time.Second, time.Since(start))
 		assert.Equal(t, []string{"a", "f"}, free(t, l.Locker, keys...))
 		synctest.Wait()
+	})
+	t.Run("none hide no lease of the context", func(t *testing.T) {
+		assert.NoError(t, locker.Do(t.Context(), &fake{}, "k", time.Minute, func(ctx context.Context) error {
+			inner, cancel := locker.Leases{}.Context(ctx)
+			defer cancel()
+			assert.Same(t, locker.FromContext(ctx), locker.FromContext(inner))
+			return nil
+		}))
 	})
 	t.Run("none", func(t *testing.T) {
 		assert.NoError(t, locker.Leases(nil).Unlock(t.Context()))

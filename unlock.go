@@ -37,6 +37,19 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
 	}
+	return l.unlockWithin(ctx, lazyctx.WithoutCancel)
+}
+
+// release is Unlock for a cleanup, which ends with ctx. It reports whether the lock is certainly free
+// of the lease's token.
+func (l *Lease) release(ctx context.Context) (done bool) {
+	err := l.unlockWithin(ctx, lazyctx.WithDeadline)
+	return err == nil || errors.Is(err, ErrNotHeld)
+}
+
+// unlockWithin unlocks on the context that bound makes of ctx.
+func (l *Lease) unlockWithin(ctx context.Context,
+	bound func(context.Context, time.Time) *lazyctx.Context) error {
 	before, extending, err := l.beginUnlock()
 	if err != nil {
 		return l.wrap("unlock", err)
@@ -71,7 +84,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	case kept:
 		ok, err = l.extendToMinHold(ctx, late)
 	default:
-		own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
+		own := bound(ctx, time.Now().Add(unlockTimeout))
 		defer own.Cancel()
 		ok, err = l.locker.Release(own, l.key, l.token)
 	}

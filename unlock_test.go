@@ -49,7 +49,7 @@ func TestUnlockBehindExtension(t *testing.T) {
 }
 
 func TestMinHoldBehindExtend(t *testing.T) {
-	for _, slow := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
+	for _, slow := range []time.Duration{500 * time.Millisecond, 4 * time.Second} {
 		bubble(t, slow.String(), func(t *testing.T) {
 			f := &fake{}
 			lease := tryLock(t, f, 10*time.Second, locker.WithMinHold(time.Hour))
