@@ -62,11 +62,11 @@ func (c *Context) Done() <-chan struct{} {
 	defer c.mu.Unlock()
 	if c.timed == nil {
 		switch c.look() {
-		case cancelled:
-			c.timed, c.stop = context.WithCancel(c.base())
+		case cancelled: // whatever has ended the parent since
+			c.timed, c.stop = context.WithCancel(context.WithoutCancel(c.parent))
 			c.stop()
 		case expired:
-			c.timed, c.stop = context.WithDeadline(c.base(), time.Time{})
+			c.timed, c.stop = context.WithDeadline(context.WithoutCancel(c.parent), time.Time{})
 		default:
 			c.timed, c.stop = context.WithDeadline(c.base(), c.deadline)
 		}

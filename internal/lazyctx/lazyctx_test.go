@@ -105,6 +105,42 @@ func TestCancelAfterUnnoticedEnd(t *testing.T) {
 	})
 }
 
+// What ends the parent after the context has ended changes neither Err nor its cause.
+func TestErrStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(*lazyctx.Context)
+		want error
+	}{
+		"canceled": {(*lazyctx.Context).Cancel, context.Canceled},
+		"expired":  {func(*lazyctx.Context) { time.Sleep(time.Minute) }, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for _, parentErr := range []error{context.Canceled, context.DeadlineExceeded} {
+					parent, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					if parentErr == context.DeadlineExceeded {
+						var stop context.CancelFunc
+						parent, stop = context.WithTimeout(parent, time.Hour)
+						defer stop()
+					}
+					ctx := lazyctx.WithDeadline(parent, time.Now().Add(time.Minute))
+					c.end(ctx)
+					require.Equal(t, c.want, ctx.Err())
+					if parentErr == context.Canceled {
+						cancel(errors.New("cause"))
+					}
+					time.Sleep(2 * time.Hour)
+					require.Error(t, parent.Err())
+					assert.True(t, closed(ctx.Done()))
+					assert.Equal(t, c.want, ctx.Err())
+					assert.Equal(t, c.want, context.Cause(ctx))
+				}
+			})
+		})
+	}
+}
+
 // A Context that is part of another value costs no allocation of its own.
 func TestInit(t *testing.T) {
 	var part struct {
