@@ -48,9 +48,10 @@ func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 
 // WithRetry makes [Lock], [Do], [LockAll] and [DoAll] retry after backend errors, such as those
 // of a server that restarts, until they have the lock or ctx ends. The delay between two tries
-// grows from 25 to 50 milliseconds up to 0.5 to 1 second. When ctx ends, the error wraps ctx's
-// error and the last backend error. All backend errors are retried, even one that persists, such
-// as that of a wrong password, so give ctx a deadline. Invalid arguments are not retried.
+// grows from 25 to 50 milliseconds up to 0.5 to 1 second, and starts again after a try that took
+// more than a second. When ctx ends, the error wraps ctx's error and the last backend error. All
+// backend errors are retried, even one that persists, such as that of a wrong password, so give ctx
+// a deadline. Invalid arguments are not retried.
 //
 // Each try has a new token, so WithRetry cannot be combined with [WithToken], and a new place in
 // the queue. WithRetry has no effect on [TryLock], [TryDo] and [Resume].

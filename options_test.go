@@ -243,6 +243,32 @@ func TestWithRetry(t *testing.T) {
 		}
 		return l
 	}
+	bubble(t, "the last backend error is kept", func(t *testing.T) {
+		for name, then := range map[string]func(ctx context.Context, token string, ttl time.Duration) (bool, error){
+			"refused": func(context.Context, string, time.Duration) (bool, error) { return false, nil },
+			"hangs":   blackhole,
+			"late": func(_ context.Context, _ string, ttl time.Duration) (bool, error) {
+				time.Sleep(max(ttl, time.Minute))
+				return true, nil
+			},
+		} {
+			l := down(100 * time.Millisecond)
+			first := l.onAcquire
+			start := time.Now()
+			l.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+				if time.Since(start) < 100*time.Millisecond {
+					return first(ctx, token, ttl)
+				}
+				return then(ctx, token, ttl)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := locker.Lock(ctx, l, "k", time.Second, locker.WithRetry())
+			assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+			assert.ErrorIs(t, err, errBackend, name)
+			assert.Equal(t, name == "refused", errors.Is(err, locker.ErrHeld), name)
+		}
+	})
 	bubble(t, "outlasts an outage", func(t *testing.T) {
 		for name, lock := range map[string]func(l locker.Locker) error{
 			"Lock": func(l locker.Locker) error {

@@ -41,12 +41,20 @@ func (a *acquisition) persist(ctx context.Context) error {
 	if !a.opts.retry {
 		return a.wait(ctx)
 	}
+	var last error // of the backend, from an earlier try
 	for failures := 1; ; failures++ {
 		began := time.Now()
 		err := a.wait(ctx)
-		if err == nil || ctx.Err() != nil || isInvalid(err) {
+		switch {
+		case err == nil || isInvalid(err):
+			return err
+		case ctx.Err() != nil:
+			if err = a.giveUp(ctx, err); last != nil {
+				err = fmt.Errorf("%w; an earlier try failed: %w", err, last)
+			}
 			return err
 		}
+		last = err
 		a.obs.wait(err)
 		if time.Since(began) > time.Second { // not one of a row of prompt errors
 			failures = 1
