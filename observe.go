@@ -12,11 +12,12 @@ import (
 // Observer receives the events of a Locker that was made by [Observed]. It is safe for concurrent
 // use.
 //
-// Observe is called by the goroutine that acquires, extends or unlocks, or by one in the background
-// for the keep-alive, a loss or a cleanup. That goroutine waits for it, so a slow Observer slows
-// locks down, and a panic of an Observer is a panic of that goroutine. Observe may call the methods
-// of a lease. Its ctx has the values of the caller's context, or in the background those of the
-// acquisition's, and may have ended.
+// Observe is called by the goroutine that acquires, extends or unlocks, or by one in the
+// background for the keep-alive, a loss or a cleanup. That goroutine waits for it, so a slow
+// Observer slows locks down, and a panic of an Observer is a panic of that goroutine. If it panics
+// on Acquired, the lock is released in the background. Observe may call the methods of a lease.
+// Its ctx has the values of the caller's context, or in the background those of the acquisition's,
+// and may have ended.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
@@ -38,8 +39,9 @@ type Event struct {
 // EventKind is the kind of an [Event].
 type EventKind uint8
 
-// Each acquisition is reported as exactly one of Acquired, Refused and Failed, unless its
-// arguments were invalid or its context had already ended. [Resume] counts as an acquisition.
+// Each acquisition is reported as exactly one of Acquired, Refused and Failed, unless nothing was
+// attempted: its arguments were invalid, its context had already ended, or it returned
+// [ErrDeadlock]. [Resume] counts as an acquisition.
 const (
 	// Waiting means that an acquisition was refused for the first time and waits. With
 	// [WithRetry] it may also have failed, with Err as the reason. A [Waiter] outside this module
@@ -77,8 +79,10 @@ const (
 	// Unlock with [WithMinHold].
 	Detached
 
-	// CleanedUp means that a Failed acquisition had taken the lock after all, and that it was
-	// released in the background. A cleanup that finds nothing is not reported.
+	// CleanedUp means that an attempt of unknown outcome had taken the lock after all, and that it
+	// was released in the background. It follows Failed; or Refused, if an earlier attempt was
+	// refused; or Acquired, if [WithRetry] made another attempt. A cleanup that finds nothing is not
+	// reported.
 	CleanedUp
 )
 

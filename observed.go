@@ -13,10 +13,11 @@ import (
 //
 // Any Locker can be observed, and an observed one can be wrapped. Over a cohort, o receives the
 // events of each caller; under it, those of the lock on the backend that the callers of a process
-// share. The functions of this package report an acquisition once, however many requests it takes.
-// A method of the Locker that is called directly is reported by itself: a false result as Refused,
-// Lost or UnlockFailed, and extensions and releases with [Event].Took 0. If l is the result of
-// Observed, both observers receive all events.
+// share, where each release of a cleanup is reported as Unlocked or UnlockFailed. The functions of
+// this package report an acquisition once, however many requests it takes. A method of the Locker
+// that is called directly is reported by itself: a false result as Refused, Lost or UnlockFailed,
+// and extensions and releases with [Event].Took 0. If l is the result of Observed, both observers
+// receive all events.
 //
 // If l or o is nil, every operation fails.
 func Observed(l Locker, o Observer) Locker {
