@@ -210,6 +210,16 @@ func (c *holdingConn) Close() error {
 	return c.SetDeadline(time.Unix(1, 0)) // readers get an error; what was written is still on its way
 }
 
+// teachLook makes the server know the script of a look. The lock of key is held.
+func teachLook(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, key string) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := l.Wait(ctx, key, "teacher", time.Minute)
+	require.ErrorIs(tb, err, locker.ErrHeld)
+	eventually(tb, "it has left", func() bool { return queueLength(admin, key) == 0 })
+}
+
 // A look that arrives after its waiter has gone puts the waiter in the queue again. The lock must
 // not be left without a holder.
 func TestLookThatArrivesLate(t *testing.T) {
@@ -219,16 +229,13 @@ func TestLookThatArrivesLate(t *testing.T) {
 	key, t1, t2 := names(t)
 	a := newLocker(t, &redis.Options{Addr: addr})
 	acquires(t, a, key, t1, time.Minute)
-	warm, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
-	require.ErrorIs(t, err, locker.ErrHeld)
+	teachLook(t, admin, a, key)
 
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	_, err = b.Wait(short, key, t2, time.Minute)
+	_, err := b.Wait(short, key, t2, time.Minute)
 	require.ErrorIs(t, err, locker.ErrHeld)
 	deliver := <-n.late
 	eventually(t, "it has left the queue", func() bool { return queueLength(admin, key) == 0 })
@@ -249,18 +256,14 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 	key, t1, t2 := names(t)
 	a := newLocker(t, &redis.Options{Addr: addr})
 	acquires(t, a, key, t1, time.Minute)
-	warm, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
-	require.ErrorIs(t, err, locker.ErrHeld)
-	eventually(t, "it has left", func() bool { return queueLength(admin, key) == 0 })
+	teachLook(t, admin, a, key)
 
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
 	acquires(t, a, "other", "holder", time.Minute)
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	_, err = b.Wait(short, key, t2, time.Hour)
+	_, err := b.Wait(short, key, t2, time.Hour)
 	require.ErrorIs(t, err, locker.ErrHeld)
 	joins(t, admin, b, ctx, "other", "stays", time.Minute) // so the channel stays as well
 	deliver := <-n.late
@@ -289,11 +292,7 @@ func TestRepeatedLookThatArrivesLate(t *testing.T) {
 	key, t1, t2 := names(t)
 	a := newLocker(t, &redis.Options{Addr: addr})
 	acquires(t, a, key, t1, time.Minute)
-	warm, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	_, err := a.Wait(warm, key, t2, time.Minute) // the server has the script
-	require.ErrorIs(t, err, locker.ErrHeld)
-	eventually(t, "it has left", func() bool { return queueLength(admin, key) == 0 })
+	teachLook(t, admin, a, key)
 
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial, ReadTimeout: time.Second})
