@@ -233,7 +233,7 @@ func TestLookThatArrivesLate(t *testing.T) {
 
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 2*time.Second) // time for two looks
 	defer cancel()
 	_, err := b.Wait(short, key, t2, time.Minute)
 	require.ErrorIs(t, err, locker.ErrHeld)
@@ -261,7 +261,7 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
 	acquires(t, a, "other", "holder", time.Minute)
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 2*time.Second) // time for two looks
 	defer cancel()
 	_, err := b.Wait(short, key, t2, time.Hour)
 	require.ErrorIs(t, err, locker.ErrHeld)

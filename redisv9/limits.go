@@ -71,14 +71,12 @@ func complete(o *redis.Options) *redis.Options {
 }
 
 // relaxedTimeout is the timeout of a connection on which the server has announced maintenance,
-// which newer versions of go-redis make longer, or 0 where they do not. The oldest version that
+// which newer versions of go-redis make longer, or 0 where they do not. Whether they do for this
+// client is not asked: go-redis changes that while the client connects. The oldest version that
 // go.mod allows does not have the field.
 func relaxedTimeout(options any) time.Duration {
 	config := reflect.ValueOf(options).Elem().FieldByName("MaintNotificationsConfig")
 	if !config.IsValid() || config.Kind() != reflect.Pointer || config.IsNil() {
-		return 0
-	}
-	if c, ok := config.Interface().(interface{ IsEnabled() bool }); ok && !c.IsEnabled() {
 		return 0
 	}
 	relaxed := config.Elem().FieldByName("RelaxedTimeout")

@@ -92,12 +92,7 @@ func TestRelaxedTimeout(t *testing.T) {
 	assert.Zero(t, relaxedTimeout(&options{}))
 	assert.Zero(t, relaxedTimeout(&struct{ MaintNotificationsConfig *struct{} }{new(struct{})}))
 	assert.Zero(t, relaxedTimeout(&struct{}{}))
-	assert.Zero(t, relaxedTimeout(&struct{ MaintNotificationsConfig *disabled }{&disabled{time.Minute}}))
 }
-
-type disabled struct{ RelaxedTimeout time.Duration }
-
-func (*disabled) IsEnabled() bool { return false }
 
 // The throwaway clients that show the defaults leave nothing behind.
 func TestLimitsLeaveNothing(t *testing.T) {

@@ -1,11 +1,12 @@
 package redislock_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,41 +79,44 @@ func TestWorkOfAScriptIsBounded(t *testing.T) {
 	assert.Empty(t, client.Keys(ctx, "*").Val())
 }
 
-// Handing over the lock takes the server about as long with thousands in the queue as with a few.
+// Handing over the lock reads no more of a long queue than its first entry.
 func TestHandoverInLongQueue(t *testing.T) {
-	const turns = 50
-	took := func(waiters int) time.Duration {
-		client, ctx := start(t), t.Context()
-		sub := client.Subscribe(ctx, "!wait:c")
-		t.Cleanup(func() { _ = sub.Close() })
-		_, err := sub.Receive(ctx)
-		require.NoError(t, err)
-		run(t, client, redislock.Look, "token", 60_000)
-		for i := range waiters {
-			run(t, client, redislock.Look, fmt.Sprint("token", i), 60_000, entry("!wait:c", i), "")
-		}
-		require.NoError(t, client.ConfigSet(ctx, "slowlog-max-len", "10000").Err())
-		require.NoError(t, client.ConfigSet(ctx, "slowlog-log-slower-than", "0").Err())
-		for i := range turns {
-			holder := client.Get(ctx, "locker:k").Val()
-			run(t, client, redislock.Release, holder)
-			require.Equal(t, fmt.Sprint("token", i), client.Get(ctx, "locker:k").Val())
-		}
-		log, err := client.SlowLogGet(ctx, -1).Result()
-		require.NoError(t, err)
-		var all []time.Duration
-		for _, command := range log {
-			if strings.EqualFold(command.Args[0], "eval") {
-				all = append(all, command.Duration)
-			}
-		}
-		require.Len(t, all, turns)
-		slices.Sort(all)
-		return all[turns/4]
+	const waiters, turns = 300, 20
+	client, ctx := start(t), t.Context()
+	sub := client.Subscribe(ctx, "!wait:c")
+	t.Cleanup(func() { _ = sub.Close() })
+	_, err := sub.Receive(ctx)
+	require.NoError(t, err)
+	run(t, client, redislock.Look, "token", 60_000)
+	for i := range waiters {
+		run(t, client, redislock.Look, fmt.Sprint("token", i), 60_000, entry("!wait:c", i), "")
 	}
-	few, many := took(turns), took(2000)
-	t.Logf("%v a turn with %d waiters, %v with 2,000", few, turns, many)
-	assert.Less(t, many, few*12/5) // reading 256 entries took 2.6 times as long
+	conn, err := net.Dial("tcp", client.Options().Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	commands := bufio.NewReader(conn)
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	next := func() string {
+		line, err := commands.ReadString('\n')
+		require.NoError(t, err)
+		return line
+	}
+	require.Equal(t, "+OK\r\n", next())
+	for i := range turns {
+		run(t, client, redislock.Release, client.Get(ctx, "locker:k").Val())
+		require.Equal(t, fmt.Sprint("token", i), client.Get(ctx, "locker:k").Val())
+	}
+	require.NoError(t, client.Echo(ctx, "that is all").Err())
+	reads := 0
+	for c := next(); !strings.Contains(c, "that is all"); c = next() {
+		if strings.Contains(c, " lua]") && strings.Contains(c, `"LIMIT"`) {
+			reads++
+			assert.Contains(t, c, `"LIMIT" "0" "1"`, "it reads more than the first of the queue")
+		}
+	}
+	assert.GreaterOrEqual(t, reads, turns)
 }
 
 // A process that has not been heard from for 25 seconds, but has a live connection, may have too
