@@ -71,13 +71,14 @@ import (
 // lock's key; such a value is left alone. Any string there is a lock, unless it looks like one of
 // package redigo's. A lock without an expiry is held until its key is deleted.
 type Locker struct {
-	client redis.UniversalClient
-	prefix string // of the locks' keys, and of the channels on which their releases are announced
-	names  *redislock.Namespace
-	limits limits
-	server subscriber  // makes the subscriptions, except on a Ring
-	alone  bool        // all keys of a lock and the fence counter are on one server, where a script may use them
-	old    atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+	client        redis.UniversalClient
+	prefix        string // of the locks' keys, and of the channels on which their releases are announced
+	names         *redislock.Namespace
+	limits        limits
+	server        subscriber  // makes the subscriptions, except on a Ring
+	runsOnConnect bool        // the client has an OnConnect
+	alone         bool        // all keys of a lock and the fence counter are on one server, where a script may use them
+	old           atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
 
 	subs    subscriptions
 	waiters *redislock.Waiters
@@ -135,6 +136,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		l.client, l.limits = limitsOfClient(client)
 		o := client.Options()
 		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
+		l.runsOnConnect = o.OnConnect != nil
 		l.alone, c.Counted = true, true
 	case *redis.Ring:
 		if client == nil {
@@ -144,6 +146,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		o := client.Options()
 		l.limits = limitsOfRing(o)
 		c.MaxLooks = redislock.LooksOf(complete(&redis.Options{PoolSize: o.PoolSize}).PoolSize, o.MaxActiveConns)
+		l.runsOnConnect = o.OnConnect != nil
 		c.Counted, c.Changes = true, true
 	case *redis.ClusterClient:
 		if client == nil {
@@ -152,12 +155,14 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		}
 		o := client.Options()
 		l.limits = limitsOfCluster(o)
+		l.runsOnConnect = o.OnConnect != nil
 		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
 	default:
 		if isAutoPipeliner(client) {
 			c.Err = errAutoPipeliner
 		}
 		l.limits = limitsOfUnknown()
+		l.runsOnConnect = true // it may
 	}
 	l.names = redislock.NewNamespace(o.prefix, l.alone)
 	l.server = &anySubscriber{l.client}

@@ -50,7 +50,7 @@ func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.S
 // do runs a command that has s as an argument. s counts how often it may have been executed.
 func (l *Locker) do(s *redislock.Sending, request ...any) *redis.Cmd {
 	cmd := redis.NewCmd(s.Ctx, request...)
-	s.Begin(cmd)
+	s.Begin(cmd, l.runsOnConnect)
 	_ = l.client.Process(s.Ctx, cmd) // cmd has the error
 	s.End()
 	return cmd

@@ -27,6 +27,8 @@ type Sending struct {
 
 	command Command // the present one, or nil
 
+	onlyRedirects bool // see Begin
+
 	answered bool // it was sent once and came back with an answer
 }
 
@@ -42,12 +44,16 @@ type Command interface {
 	SetErr(error)
 }
 
-// Begin announces the command with which the token is about to be sent.
-func (s *Sending) Begin(c Command) { s.command, s.before = c, s.sends }
+// Begin announces the command with which the token is about to be sent. If the client runs code of
+// its user when it connects, that code's errors look like replies to the command: then only those
+// that redirect a command count as replies.
+func (s *Sending) Begin(c Command, runsOnConnect bool) {
+	s.command, s.before, s.onlyRedirects = c, s.sends, runsOnConnect
+}
 
 // End takes back the command's last request if the server replied that it did nothing.
 func (s *Sending) End() {
-	if didNothing(s.command.Err()) {
+	if s.didNothing(s.command.Err()) {
 		s.Undo()
 	}
 	s.command = nil
@@ -69,14 +75,16 @@ func (s *Sending) Undo() {
 
 // didNothing reports whether err is a server's reply to a request that it has not executed, because
 // it does not have the slot, the data or the script, or may not write.
-func didNothing(err error) bool {
+func (s *Sending) didNothing(err error) bool {
 	if err == nil {
 		return false
 	}
 	word, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "ERR "), " ")
 	switch word {
-	case "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "NOSCRIPT":
+	case "MOVED", "ASK", "TRYAGAIN", "NOSCRIPT":
 		return true
+	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+		return !s.onlyRedirects
 	}
 	return false
 }
@@ -90,7 +98,7 @@ func (s *Sending) MarshalBinary() ([]byte, error) {
 		return nil, err // unwrapped, since go-redis must not take it for a passing error
 	}
 	// A Cluster redirects a command, and sends it again when it had no answer.
-	if s.command != nil && didNothing(s.command.Err()) {
+	if s.command != nil && s.didNothing(s.command.Err()) {
 		s.Undo()
 		s.command.SetErr(nil) // it says nothing about the next request
 	}

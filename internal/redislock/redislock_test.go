@@ -354,7 +354,7 @@ func TestSendingCounts(t *testing.T) {
 	} {
 		s := redislock.NewSending(t.Context(), "t")
 		var cmd fakeCommand
-		s.Begin(&cmd)
+		s.Begin(&cmd, false)
 		for _, reply := range c.replies {
 			_, err := s.MarshalBinary()
 			require.NoError(t, err)
@@ -370,13 +370,28 @@ func TestSendingCounts(t *testing.T) {
 		assert.Equal(t, c.want, s.Sends(), name)
 	}
 
+	// The error of an OnConnect is no reply to the request before.
+	for word, want := range map[string]int{"LOADING": 2, "READONLY": 2, "MOVED": 1} {
+		s := redislock.NewSending(t.Context(), "t")
+		cmd := new(fakeCommand)
+		s.Begin(cmd, true)
+		for range 2 {
+			_, err := s.MarshalBinary()
+			require.NoError(t, err)
+			cmd.err = errors.New(word)
+		}
+		cmd.err = nil
+		s.End()
+		assert.Equal(t, want, s.Sends(), word)
+	}
+
 	// A command that is not sent takes nothing back.
 	s := redislock.NewSending(t.Context(), "t")
-	s.Begin(new(fakeCommand))
+	s.Begin(new(fakeCommand), false)
 	_, err := s.MarshalBinary()
 	require.NoError(t, err)
 	s.End()
-	s.Begin(&fakeCommand{errors.New("CLUSTERDOWN")})
+	s.Begin(&fakeCommand{errors.New("CLUSTERDOWN")}, false)
 	s.End()
 	s.Undo()
 	assert.Equal(t, 1, s.Sends())
