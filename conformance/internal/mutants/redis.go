@@ -21,7 +21,7 @@ func redisMutants() []Mutant {
 			"sametoken/after-loss", "sametoken/reacquire", "sametoken/ttl-restarts",
 			"sametoken/concurrent",
 		},
-		May: []string{"expiry/rounds-up", "fault/extend-paused",
+		May: []string{"context/no-late-success", "expiry/rounds-up", "fault/extend-paused",
 			"exclusion/contender-no-effect", "extend/atomic", "extend/owner-only",
 			"fault/late-acquire-released", "release/atomic",
 		},
@@ -35,7 +35,8 @@ func redisMutants() []Mutant {
 			"sametoken/reacquire", "sametoken/ttl-restarts", "sametoken/concurrent",
 		},
 		May: []string{
-			"context/cancel-during-call", "fault/acquire-paused", "fault/late-acquire-released",
+			"context/cancel-during-call", "context/no-late-success", "fault/acquire-paused",
+			"fault/late-acquire-released",
 		},
 	}, {
 		Name:   "SETNX and EXPIRE in MULTI",
@@ -50,7 +51,7 @@ func redisMutants() []Mutant {
 			"sametoken/after-loss", "sametoken/reacquire", "sametoken/ttl-restarts",
 			"sametoken/concurrent",
 		},
-		May: []string{"expiry/rounds-up", "expiry/takeover-ownership", "fault/release-paused", "fault/extend-paused",
+		May: []string{"context/no-late-success", "expiry/rounds-up", "expiry/takeover-ownership", "fault/release-paused", "fault/extend-paused",
 			"extend/atomic", "fault/late-acquire", "fault/late-acquire-released", "fault/takeover-paused",
 			"release/after-takeover", "release/atomic",
 		},
@@ -155,7 +156,7 @@ func redisMutants() []Mutant {
 			"sametoken/after-loss", "sametoken/reacquire", "sametoken/ttl-restarts",
 			"sametoken/concurrent",
 		},
-		May: []string{"fault/acquire-retried-late", "fault/late-acquire"},
+		May: []string{"context/no-late-success", "fault/acquire-retried-late", "fault/late-acquire"},
 	}, {
 		Name:   "release repeated by the client",
 		Config: onRedisThrough(repeating, plainly),
