@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/golockers/locker/internal/leasectx"
@@ -20,6 +21,9 @@ import (
 // Unlock's. The latter is ErrNotHeld if the lock was lost: what fn did may then have overlapped
 // with another holder. If the lock cannot be taken, fn does not run and the error is that of Lock,
 // never ErrNotHeld.
+//
+// To leave the lock behind, fn calls Detach of its lease. Do then does not unlock it, and returns
+// fn's error.
 func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) error {
 	if fn == nil {
@@ -58,13 +62,32 @@ func TryDo(ctx context.Context, l Locker, key string, ttl time.Duration, fn func
 	return true, run(ctx, Leases{lease}, fn)
 }
 
+// ResumeDo runs fn as [Do] does under a lock that another process has left behind, which it takes
+// over by its token as [Resume] does. If that fails, fn does not run and the error is that of
+// Resume.
+func ResumeDo(ctx context.Context, l Locker, key, token string, ttl time.Duration, fn func(context.Context) error,
+	opts ...Option) error {
+	const op = "resume and do"
+	if fn == nil {
+		return wrap(op, key, errNilFunc)
+	}
+	o := apply(opts)
+	o.keepAlive = true
+	lease, err := resume(ctx, op, l, key, token, ttl, o)
+	if err != nil {
+		return err
+	}
+	return run(ctx, Leases{lease}, fn)
+}
+
 var errNilFunc = errors.New("nil function")
 
-// run calls fn under leases and unlocks them however it ends.
+// run calls fn under leases and unlocks those that fn has not detached, however it ends.
 func run(ctx context.Context, leases Leases, fn func(context.Context) error) (err error) {
 	fnCtx, cancel := leases.Context(ctx)
 	defer func() {
 		cancel()
+		leases = slices.DeleteFunc(slices.Clone(leases), (*Lease).isDetached)
 		switch unlockErr := leases.Unlock(ctx); {
 		case err == nil:
 			err = unlockErr

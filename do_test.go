@@ -75,6 +75,90 @@ func TestTryDo(t *testing.T) {
 	})
 }
 
+// A function that detaches its lease leaves the lock behind.
+func TestDoDetached(t *testing.T) {
+	detach := func(err error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			locker.FromContext(ctx).Detach()
+			locker.FromContext(ctx).Detach()
+			return err
+		}
+	}
+	bubble(t, "the lock stays", func(t *testing.T) {
+		l, mine := &fake{}, errors.New("mine")
+		assert.NoError(t, locker.Do(t.Context(), l, "a", time.Minute, detach(nil)))
+		assert.Equal(t, mine, locker.Do(t.Context(), l, "b", time.Minute, detach(mine)))
+		ran, err := locker.TryDo(t.Context(), l, "c", time.Minute, detach(nil), locker.WithMinHold(time.Hour))
+		assert.True(t, ran)
+		assert.NoError(t, err)
+		for _, key := range []string{"a", "b", "c"} {
+			assert.False(t, l.isFree(key))
+		}
+		time.Sleep(time.Minute)
+		for _, key := range []string{"a", "b", "c"} {
+			assert.True(t, l.isFree(key))
+		}
+	})
+	bubble(t, "one of several", func(t *testing.T) {
+		l := &fake{}
+		assert.NoError(t, locker.DoAll(t.Context(), l, []string{"a", "b"}, time.Minute, detach(nil)))
+		assert.False(t, l.isFree("a"))
+		assert.True(t, l.isFree("b"))
+	})
+	bubble(t, "lost before", func(t *testing.T) {
+		l := &fake{}
+		err := locker.Do(t.Context(), l, "k", time.Second, func(ctx context.Context) error {
+			l.steal("k", time.Minute)
+			<-ctx.Done()
+			locker.FromContext(ctx).Detach()
+			return nil
+		})
+		assert.ErrorIs(t, err, locker.ErrNotHeld)
+	})
+}
+
+func TestResumeDo(t *testing.T) {
+	nop := func(context.Context) error { return nil }
+	bubble(t, "takes over, keeps alive and unlocks", func(t *testing.T) {
+		l := &fake{}
+		left := tryLock(t, l, time.Second)
+		left.Detach()
+		err := locker.ResumeDo(t.Context(), l, "k", left.Token(), time.Second, func(ctx context.Context) error {
+			assert.Equal(t, left.Token(), locker.FromContext(ctx).Token())
+			time.Sleep(time.Minute)
+			assert.False(t, l.isFree("k"))
+			return ctx.Err()
+		})
+		assert.NoError(t, err)
+		assert.True(t, l.isFree("k"))
+	})
+	bubble(t, "not held", func(t *testing.T) {
+		err := locker.ResumeDo(t.Context(), &fake{}, "k", "t", time.Second, unreachable(t))
+		assert.EqualError(t, err, `locker: resume and do "k": the lock is not held`)
+		assert.ErrorIs(t, err, locker.ErrNotHeld)
+	})
+	bubble(t, "fn's error and the loss", func(t *testing.T) {
+		l, mine := &fake{}, errors.New("mine")
+		left := tryLock(t, l, time.Second)
+		left.Detach()
+		err := locker.ResumeDo(t.Context(), l, "k", left.Token(), time.Second, func(ctx context.Context) error {
+			l.steal("k", time.Minute)
+			<-ctx.Done()
+			return mine
+		})
+		assert.ErrorIs(t, err, mine)
+		assert.ErrorIs(t, err, locker.ErrNotHeld)
+	})
+	t.Run("bad input", func(t *testing.T) {
+		ctx, l := t.Context(), memory.New()
+		assert.EqualError(t, locker.ResumeDo(ctx, l, "k", "t", time.Second, nil),
+			`locker: resume and do "k": nil function`)
+		assert.ErrorIs(t, locker.ResumeDo(ctx, l, "k", "", time.Second, nop), locker.ErrInvalidToken)
+		assert.ErrorIs(t, locker.ResumeDo(ctx, l, "", "t", time.Second, nop), locker.ErrInvalidKey)
+		assert.ErrorContains(t, locker.ResumeDo(ctx, nil, "k", "t", time.Second, nop), "nil Locker")
+	})
+}
+
 // unreachable is a function that must not be called.
 func unreachable(t *testing.T) func(context.Context) error {
 	return func(context.Context) error {

@@ -161,7 +161,7 @@ func ExampleLease_Context() {
 	// Output:
 	// the lock is not held
 	// locker: lease "import": the lock is not held: its deadline passed
-	// locker: unlock "import": the lock is not held
+	// locker: unlock "import": the lock is not held: its deadline passed
 }
 
 // metrics is an Observer.

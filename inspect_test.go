@@ -118,5 +118,5 @@ func ExampleBreak() {
 	// Output:
 	// invoice/42 host-7 0 <nil>
 	// host-7 <nil>
-	// locker: unlock "invoice/42": the lock is not held
+	// locker: unlock "invoice/42": the lock is not held: the backend refused its token
 }

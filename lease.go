@@ -49,7 +49,8 @@ const (
 	refused   // lost: the backend reported that the token does not hold the lock
 	releasing // an Unlock is under way
 	unknown   // an Unlock ended with an error: released or not
-	done      // unlocked, detached, or an Unlock reported the loss
+	done      // unlocked, or an Unlock reported the loss
+	detached
 )
 
 func newLease(ctx context.Context, obs *observation, l Locker, key, token string, ttl time.Duration, deadline time.Time,
@@ -302,7 +303,12 @@ func (l *Lease) Detach() {
 	}
 	l.mu.Lock()
 	wasHeld := l.isHeld()
-	l.state = done
+	switch {
+	case wasHeld:
+		l.state = detached
+	case l.state != detached:
+		l.state = done
+	}
 	l.stopTimers()
 	turn := l.turn
 	l.unlock()
@@ -313,6 +319,13 @@ func (l *Lease) Detach() {
 	if wasHeld {
 		l.obs.lease(l.obs.background(), Detached, nil)
 	}
+}
+
+// isDetached reports whether Detach has ended the lease while it was held.
+func (l *Lease) isDetached() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == detached
 }
 
 // unlock unlocks l.mu, and then reports a loss that was noticed meanwhile. An Observer may call any
@@ -348,15 +361,24 @@ func (l *Lease) lose(how leaseState) {
 	}
 }
 
+var errRefused = fmt.Errorf("%w: the backend refused its token", ErrNotHeld)
+
 // lossErr returns why the lease was lost. It needs l.mu.
 func (l *Lease) lossErr() error {
 	switch {
 	case l.loss == refused:
-		return fmt.Errorf("%w: the backend refused its token", ErrNotHeld)
+		return errRefused
 	case l.extendErr != nil:
 		return fmt.Errorf("%w: its deadline passed, and the last extension failed: %w", ErrNotHeld, l.extendErr)
 	}
 	return fmt.Errorf("%w: its deadline passed", ErrNotHeld)
+}
+
+// lossErrNow is lossErr for callers without l.mu.
+func (l *Lease) lossErrNow() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lossErr()
 }
 
 // isHeldNow is isHeld for callers without l.mu.

@@ -336,7 +336,7 @@ func TestDoAll(t *testing.T) {
 			assert.Equal(t, locker.ErrNotHeld, context.Cause(ctx))
 			return err
 		})
-		assert.EqualError(t, err, `locker: unlock "a": the lock is not held`)
+		assert.EqualError(t, err, `locker: unlock "a": the lock is not held: the backend refused its token`)
 		assert.ErrorIs(t, err, locker.ErrNotHeld)
 		assert.Equal(t, []string{"a", "b"}, free(t, l, "a", "b"))
 	})

@@ -45,7 +45,10 @@ func Lock(ctx context.Context, l Locker, key string, ttl time.Duration, opts ...
 // again, but not with a longer ttl: the earlier request may yet arrive and shorten the lock to
 // its own ttl. Only [WithKeepAlive] and [WithMaxHold] apply, and the latter counts from now.
 func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration, opts ...Option) (*Lease, error) {
-	const op = "resume"
+	return resume(ctx, "resume", l, key, token, ttl, apply(opts))
+}
+
+func resume(ctx context.Context, op string, l Locker, key, token string, ttl time.Duration, o options) (*Lease, error) {
 	l, observer, err := reveal(l)
 	if err == nil {
 		err = check(ctx, l, key, token, ttl, &options{})
@@ -70,7 +73,6 @@ func Resume(ctx context.Context, l Locker, key, token string, ttl time.Duration,
 		return nil, err
 	}
 	obs.end(nil)
-	o := apply(opts)
 	o.minHold = 0
 	return newLease(ctx, obs, l, key, token, ttl, deadline, o), nil
 }

@@ -91,6 +91,6 @@ func TestStoppedHolder(t *testing.T) {
 
 	require.NoError(t, holder.Signal(syscall.SIGCONT))
 	assert.Equal(t, "lost", nextReport(t, holder))
-	assert.Equal(t, `locker: unlock "k": the lock is not held`, nextReport(t, holder))
+	assert.Equal(t, `locker: unlock "k": the lock is not held: its deadline passed`, nextReport(t, holder))
 	assert.NoError(t, lease.Unlock(ctx), "the one that was stopped released it")
 }

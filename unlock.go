@@ -29,10 +29,10 @@ var errUnlocking = errors.New("another Unlock of this lease is under way")
 //
 // The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
 // another holder's. It is joined with the backend's error if what might be left of the lock could
-// not be released either. Once the backend has answered an Unlock, every further one returns
-// ErrNotHeld; one that is called meanwhile first waits for the other to end. Any other error means
-// that the lock may or may not have been released. Unlock may then be called again; otherwise the
-// lock ends with its ttl.
+// not be released either. Its text gives the reason of the loss, as [Lease.Err] does. Once the
+// backend has answered an Unlock, every further one returns ErrNotHeld; one that is called
+// meanwhile first waits for the other to end. Any other error means that the lock may or may not
+// have been released. Unlock may then be called again; otherwise the lock ends with its ttl.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
@@ -42,9 +42,11 @@ func (l *Lease) Unlock(ctx context.Context) error {
 
 // release is Unlock for a cleanup, which ends with ctx. It reports whether the lock is certainly free
 // of the lease's token.
-func (l *Lease) release(ctx context.Context) (done bool) {
-	err := l.unlockWithin(ctx, lazyctx.WithDeadline)
-	return err == nil || errors.Is(err, ErrNotHeld)
+func (l *Lease) release(ctx context.Context) (free bool) {
+	_ = l.unlockWithin(ctx, lazyctx.WithDeadline)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == done
 }
 
 // unlockWithin unlocks on the context that bound makes of ctx.
@@ -92,13 +94,14 @@ func (l *Lease) unlockWithin(ctx context.Context,
 	after = done
 	switch {
 	case before == expired && err != nil:
-		err = fmt.Errorf("%w; %w", ErrNotHeld, err)
+		after = expired
+		err = fmt.Errorf("%w; %w", l.lossErrNow(), err)
 	case before == expired, before == refused: // the caller must know, even if the backend kept the lock until now
-		err = ErrNotHeld
+		err = l.lossErrNow()
 	case err != nil:
 		after = unknown
 	case !ok && (before == held || kept):
-		err = ErrNotHeld
+		err = errRefused
 	}
 	l.endUnlock(after)
 	ended = true
@@ -139,7 +142,7 @@ func (l *Lease) beginUnlock() (before leaseState, extending <-chan struct{}, err
 			}
 		}
 	}
-	if l.state == done {
+	if l.state == done || l.state == detached {
 		return 0, nil, ErrNotHeld
 	}
 	before, l.state = l.state, releasing

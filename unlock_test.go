@@ -105,6 +105,22 @@ func TestUnlockAgain(t *testing.T) {
 		assert.NoError(t, lease.Unlock(t.Context()))
 		assert.True(t, f.isFree("k"))
 	})
+	bubble(t, "of a lost lease, which the backend has not answered", func(t *testing.T) {
+		f := &fake{}
+		lease := tryLock(t, f, time.Second)
+		time.Sleep(time.Second)
+		f.onRelease = func(context.Context, string) (bool, error) { return false, errBackend }
+		err := lease.Unlock(t.Context())
+		assert.EqualError(t, err, `locker: unlock "k": the lock is not held: its deadline passed; backend down`)
+		assert.ErrorIs(t, err, locker.ErrNotHeld)
+		assert.ErrorIs(t, err, errBackend)
+		f.onRelease = nil
+		for range 2 {
+			assert.ErrorIs(t, lease.Unlock(t.Context()), locker.ErrNotHeld)
+		}
+		_, _, released := f.counts()
+		assert.Equal(t, 2, released, "the second one tried again, and the third had no reason to")
+	})
 	bubble(t, "after a panic", func(t *testing.T) {
 		f := &fake{onRelease: func(context.Context, string) (bool, error) { panic("boom") }}
 		lease := tryLock(t, f, time.Minute)

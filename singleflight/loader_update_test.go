@@ -333,7 +333,7 @@ func TestUpdateLosesTheLock(t *testing.T) {
 		})
 		require.Equal(t, locker.ErrNotHeld, cause)
 		require.ErrorIs(t, err, locker.ErrNotHeld)
-		require.EqualError(t, err, `singleflight: update "k": locker: unlock "k": the lock is not held`)
+		require.EqualError(t, err, `singleflight: update "k": locker: unlock "k": the lock is not held: the backend refused its token`)
 		_, there := b.get("k")
 		require.False(t, there)
 		time.Sleep(time.Minute)

@@ -1,0 +1,136 @@
+package locker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Keyed takes and releases locks by key alone, as the interfaces of other libraries ask for: it
+// keeps the leases. Its methods fit certmagic's Locker and TryLocker, for instance. Use [Lock] or
+// [Do] instead where you can, since a Keyed reports the loss of a lock only from Unlock. Make one
+// with [NewKeyed]; it is safe for concurrent use. It keeps nothing for a key that is neither held
+// nor waited for.
+//
+// Within one Keyed a lock stays taken until its Unlock, even if it is lost before: otherwise that
+// Unlock would release the lock of the next caller. Callers of one Keyed get a lock in the order in
+// which they asked for it.
+type Keyed struct {
+	locker Locker
+	ttl    time.Duration
+	opts   []Option
+
+	mu   sync.Mutex
+	keys map[string]*keyed
+}
+
+// keyed is a key that is held or waited for.
+type keyed struct {
+	users int           // holding or waiting; guarded by Keyed's mu
+	turn  chan struct{} // holds a value while one of them has the turn
+	lease *Lease        // nil until it is acquired, and from Unlock on; guarded by Keyed's mu
+}
+
+// NewKeyed returns a Keyed for the locks of l. Each is held for ttl and kept alive until it is
+// unlocked; opts apply to each, as they do to [Lock].
+func NewKeyed(l Locker, ttl time.Duration, opts ...Option) *Keyed {
+	opts = append([]Option{WithKeepAlive()}, opts...)
+	return &Keyed{locker: l, ttl: ttl, opts: opts, keys: make(map[string]*keyed)}
+}
+
+// Lock waits for the lock of key as the function [Lock] does, and has the same errors.
+func (k *Keyed) Lock(ctx context.Context, key string) error {
+	_, err := k.acquire(ctx, key, true)
+	return err
+}
+
+// TryLock takes the lock of key if it is free. If it is held, by this Keyed or another process,
+// TryLock returns (false, nil). The other errors are those of the function [TryLock].
+func (k *Keyed) TryLock(ctx context.Context, key string) (bool, error) {
+	return k.acquire(ctx, key, false)
+}
+
+func (k *Keyed) acquire(ctx context.Context, key string, wait bool) (acquired bool, err error) {
+	e := k.enter(key)
+	defer func() {
+		if !acquired {
+			k.leave(key, e)
+		}
+	}()
+	select {
+	case e.turn <- struct{}{}:
+	default:
+		if !wait {
+			return false, nil
+		}
+		select {
+		case e.turn <- struct{}{}:
+		case <-ctx.Done():
+			return false, wrap("lock", key, fmt.Errorf("%w: %w", ctx.Err(), ErrHeld))
+		}
+	}
+	defer func() {
+		if !acquired {
+			<-e.turn
+		}
+	}()
+	var lease *Lease
+	if wait {
+		lease, err = Lock(ctx, k.locker, key, k.ttl, k.opts...)
+	} else {
+		lease, err = TryLock(ctx, k.locker, key, k.ttl, k.opts...)
+	}
+	switch {
+	case err == nil:
+	case !wait && errors.Is(err, ErrHeld):
+		return false, nil
+	default:
+		return false, err
+	}
+	k.mu.Lock()
+	e.lease = lease
+	k.mu.Unlock()
+	return true, nil
+}
+
+// Unlock releases the lock of key, which any goroutine of this Keyed may have taken. The errors are
+// those of [Lease.Unlock]: [ErrNotHeld] if the lock was lost, or if this Keyed does not hold it.
+// Whatever the error, the next caller has its turn; what is left of the lock ends with its ttl.
+func (k *Keyed) Unlock(ctx context.Context, key string) error {
+	k.mu.Lock()
+	e := k.keys[key]
+	if e == nil || e.lease == nil {
+		k.mu.Unlock()
+		return wrap("unlock", key, ErrNotHeld)
+	}
+	lease := e.lease
+	e.lease = nil
+	k.mu.Unlock()
+	defer func() {
+		<-e.turn
+		k.leave(key, e)
+	}()
+	return lease.Unlock(ctx)
+}
+
+func (k *Keyed) enter(key string) *keyed {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.keys[key]
+	if e == nil {
+		e = &keyed{turn: make(chan struct{}, 1)}
+		k.keys[key] = e
+	}
+	e.users++
+	return e
+}
+
+func (k *Keyed) leave(key string, e *keyed) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e.users--; e.users == 0 {
+		delete(k.keys, key)
+	}
+}
