@@ -3,31 +3,22 @@
 package certificates
 
 import (
-	"context"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/certmagic"
 	"github.com/golockers/locker"
 )
 
-// Storage is a certmagic.Storage with the locks of Locker.
+// Storage is a certmagic.Storage with the locks of a Locker.
 type Storage struct {
-	certmagic.Storage // where the certificates are
-	Locker            locker.Locker
-	leases            sync.Map // by name
+	certificates
+	*locker.Keyed // has Lock and Unlock
 }
 
-func (s *Storage) Lock(ctx context.Context, name string) error {
-	lease, err := locker.Lock(ctx, s.Locker, "certmagic/"+name, time.Minute, locker.WithKeepAlive())
-	if err == nil {
-		s.leases.Store(name, lease)
-	}
-	return err
-}
+// certificates has the other methods. Its Lock and Unlock are one level deeper than those of Keyed.
+type certificates struct{ certmagic.Storage }
 
-func (s *Storage) Unlock(ctx context.Context, name string) error {
-	held, _ := s.leases.LoadAndDelete(name)
-	lease, _ := held.(*locker.Lease)
-	return lease.Unlock(ctx)
+// NewStorage keeps certificates in s and locks in l.
+func NewStorage(s certmagic.Storage, l locker.Locker) Storage {
+	return Storage{certificates{s}, locker.NewKeyed(l, time.Minute)}
 }

@@ -56,7 +56,7 @@ func TestStorage(t *testing.T) {
 	authority, disk := &issuer{key: key}, &certmagic.FileStorage{Path: t.TempDir()}
 	var running sync.WaitGroup
 	for _, client := range replicas.Clients(t, 4) {
-		storage := &Storage{Storage: disk, Locker: redisv9.New(client)}
+		storage := NewStorage(disk, redisv9.New(client, redisv9.WithPrefix("certmagic:")))
 		var config *certmagic.Config
 		cache := certmagic.NewCache(certmagic.CacheOptions{
 			GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return config, nil },
@@ -76,7 +76,7 @@ func TestStorage(t *testing.T) {
 
 func TestUnlockOfNothing(t *testing.T) {
 	t.Parallel()
-	storage := &Storage{Locker: memory.New()}
+	storage := NewStorage(nil, memory.New())
 	require.NoError(t, storage.Lock(t.Context(), "a"))
 	assert.NoError(t, storage.Unlock(t.Context(), "a"))
 	assert.ErrorIs(t, storage.Unlock(t.Context(), "a"), locker.ErrNotHeld)

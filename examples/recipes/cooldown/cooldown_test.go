@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/golockers/locker"
 	"github.com/golockers/locker/memory"
 	"github.com/stretchr/testify/assert"
 )
@@ -19,14 +18,28 @@ func TestSendMail(t *testing.T) {
 		send := func(context.Context) error { sent++; return nil }
 		broken := errors.New("no mail server")
 
-		assert.ErrorIs(t, SendMail(ctx, l, "ann", func(context.Context) error { return broken }), broken)
-		assert.NoError(t, SendMail(ctx, l, "ann", send), "after a failure")
-		assert.ErrorIs(t, SendMail(ctx, l, "ann", send), locker.ErrHeld)
-		assert.NoError(t, SendMail(ctx, l, "bob", send), "another user")
-		time.Sleep(10*time.Minute - time.Second)
-		assert.ErrorIs(t, SendMail(ctx, l, "ann", send), locker.ErrHeld)
-		time.Sleep(2 * time.Second)
-		assert.NoError(t, SendMail(ctx, l, "ann", send), "after the cool-down")
+		mail := func(user string, send func(context.Context) error) (bool, error) {
+			return SendMail(ctx, l, user, send)
+		}
+		called, err := mail("ann", func(context.Context) error { return broken })
+		assert.True(t, called)
+		assert.ErrorIs(t, err, broken)
+		for _, step := range []struct {
+			user   string
+			called bool
+			after  time.Duration
+		}{
+			{"ann", true, 0}, // after a failure
+			{"ann", false, 0},
+			{"bob", true, 0},
+			{"ann", false, 10*time.Minute - time.Second},
+			{"ann", true, 2 * time.Second}, // after the cool-down
+		} {
+			time.Sleep(step.after)
+			called, err := mail(step.user, send)
+			assert.NoError(t, err)
+			assert.Equal(t, step.called, called, "%+v", step)
+		}
 		assert.Equal(t, 3, sent)
 	})
 }
