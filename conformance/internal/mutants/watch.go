@@ -26,6 +26,23 @@ func (f *Fake) relays(room int, between func(ctx context.Context, from <-chan st
 	})
 }
 
+// announces makes announce wake the watchers of a key that a correct Release has freed, or handed
+// to the first in its queue.
+func (f *Fake) announces(announce func(key string, handedOff bool)) {
+	f.Releases(func(key, token string) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if it, ok := f.live(key); !ok || it.token != token {
+			return false
+		}
+		queued := len(f.queues[key]) > 0
+		delete(f.items, key)
+		f.advance(key)
+		announce(key, queued)
+		return true
+	})
+}
+
 func watchMutants() []Mutant {
 	return []Mutant{{
 		Name: "watch subscribes after it has returned",
@@ -140,20 +157,12 @@ func watchMutants() []Mutant {
 		Must: []string{"watch/every-release", "watch/wakes-all"},
 		May:  []string{"watch/*"},
 		Alter: func(f *Fake) {
-			f.Releases(func(key, token string) bool {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				if it, ok := f.live(key); !ok || it.token != token {
-					return false
-				}
-				delete(f.items, key)
-				f.advance(key)
+			f.announces(func(key string, _ bool) {
 				for _, w := range f.watchers {
 					if w.key == key && w.owner == f {
 						poke(w.ch)
 					}
 				}
-				return true
 			})
 		},
 	}, {
@@ -161,19 +170,10 @@ func watchMutants() []Mutant {
 		Only: []string{"watch/*", "wait/*"},
 		Must: []string{"watch/handoff"},
 		Alter: func(f *Fake) {
-			f.Releases(func(key, token string) bool {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				if it, ok := f.live(key); !ok || it.token != token {
-					return false
-				}
-				queued := len(f.queues[key]) > 0
-				delete(f.items, key)
-				f.advance(key)
-				if !queued {
+			f.announces(func(key string, handedOff bool) {
+				if !handedOff {
 					f.wake(key)
 				}
-				return true
 			})
 		},
 	}, {
@@ -241,20 +241,12 @@ func watchMutants() []Mutant {
 		Name: "the watched name is a pattern",
 		Must: []string{"watch/any-key"},
 		Alter: func(f *Fake) {
-			f.Releases(func(key, token string) bool {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				if it, ok := f.live(key); !ok || it.token != token {
-					return false
-				}
-				delete(f.items, key)
-				f.advance(key)
+			f.announces(func(key string, _ bool) {
 				for _, w := range f.watchers {
 					if ok, _ := path.Match(w.key, key); ok {
 						poke(w.ch)
 					}
 				}
-				return true
 			})
 		},
 	}, {
