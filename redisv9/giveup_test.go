@@ -220,17 +220,30 @@ func teachLook(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, ke
 	eventually(tb, "it has left", func() bool { return queueLength(admin, key) == 0 })
 }
 
+// heldLock is a lock that token t1 holds on a, of a server that knows the script for a look.
+type heldLock struct {
+	addr        string
+	admin       *redis.Client
+	a           *redisv9.Locker
+	key, t1, t2 string
+}
+
+func newHeldLock(t *testing.T) heldLock {
+	t.Helper()
+	h := heldLock{addr: testserver.Redis(t).Addr}
+	h.admin = newClient(t, &redis.Options{Addr: h.addr})
+	h.key, h.t1, h.t2 = names(t)
+	h.a = newLocker(t, &redis.Options{Addr: h.addr})
+	acquires(t, h.a, h.key, h.t1, time.Minute)
+	teachLook(t, h.admin, h.a, h.key)
+	return h
+}
+
 // A look that arrives after its waiter has gone puts the waiter in the queue again. The lock must
 // not be left without a holder.
 func TestLookThatArrivesLate(t *testing.T) {
-	addr := testserver.Redis(t).Addr
-	ctx := t.Context()
-	admin := newClient(t, &redis.Options{Addr: addr})
-	key, t1, t2 := names(t)
-	a := newLocker(t, &redis.Options{Addr: addr})
-	acquires(t, a, key, t1, time.Minute)
-	teachLook(t, admin, a, key)
-
+	h := newHeldLock(t)
+	ctx, addr, admin, a, key, t1, t2 := t.Context(), h.addr, h.admin, h.a, h.key, h.t1, h.t2
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
 	short, cancel := context.WithTimeout(ctx, 2*time.Second) // time for two looks
@@ -250,14 +263,8 @@ func TestLookThatArrivesLate(t *testing.T) {
 // As TestLookThatArrivesLate, but the message that the lock was granted to it is lost.
 func TestLostGrantToOneWhoHasGone(t *testing.T) {
 	t.Parallel()
-	addr := testserver.Redis(t).Addr
-	ctx := t.Context()
-	admin := newClient(t, &redis.Options{Addr: addr})
-	key, t1, t2 := names(t)
-	a := newLocker(t, &redis.Options{Addr: addr})
-	acquires(t, a, key, t1, time.Minute)
-	teachLook(t, admin, a, key)
-
+	h := newHeldLock(t)
+	ctx, addr, admin, a, key, t1, t2 := t.Context(), h.addr, h.admin, h.a, h.key, h.t1, h.t2
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial})
 	acquires(t, a, "other", "holder", time.Minute)
@@ -286,14 +293,8 @@ func TestLostGrantToOneWhoHasGone(t *testing.T) {
 // the waiter in the queue again. The lock must not be left without a holder.
 func TestRepeatedLookThatArrivesLate(t *testing.T) {
 	t.Parallel()
-	addr := testserver.Redis(t).Addr
-	ctx := t.Context()
-	admin := newClient(t, &redis.Options{Addr: addr})
-	key, t1, t2 := names(t)
-	a := newLocker(t, &redis.Options{Addr: addr})
-	acquires(t, a, key, t1, time.Minute)
-	teachLook(t, admin, a, key)
-
+	h := newHeldLock(t)
+	ctx, addr, admin, a, key, t1, t2 := t.Context(), h.addr, h.admin, h.a, h.key, h.t1, h.t2
 	n := &holding{late: make(chan func(), 1)}
 	b := newLocker(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true, Dialer: n.dial, ReadTimeout: time.Second})
 	done := joins(t, admin, b, ctx, key, t2, time.Minute)
