@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/golockers/locker"
@@ -231,6 +232,7 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 		if s.how != dont || lease != nil {
 			l.lifetime.follow()
 			go l.conclude(ctx, s)
+			runtime.Gosched() // so that the request to store goes out before the callers wake and compete with it
 		}
 	}()
 	v, err = l.source(ctx, key)
