@@ -16,7 +16,7 @@ func (r *results) goals() string {
 		t.ratio(scenario, "cycles/s", r.row("locks", scenario, "redisv9"), best, 0.9, true)
 	}
 	for _, scenario := range []string{"one-key-1x32", "one-key-4x8"} {
-		us, best := r.row("locks", scenario, "redisv9+line"), r.bestPeer("locks", scenario, "cycles/s", true)
+		us, best := r.row("locks", scenario, "redisv9+cohort"), r.bestPeer("locks", scenario, "cycles/s", true)
 		t.ratio(scenario, "cycles/s", us, best, 15, true)
 		t.bound(scenario, "requests/cycle", us, "median", us.median("requests/cycle"), 0.2, false)
 		t.bound(scenario, "least-share", us, "median", us.median("least-share"), 0.8, true)

@@ -40,11 +40,11 @@ const ttl = 20 * time.Second
 
 var redisLocks = []contender{
 	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
-	{"redisv9+line", true, func(j job) (lock, error) {
+	{"redisv9+cohort", true, func(j job) (lock, error) {
 		return with(cohort.New(redisv9.New(goredis(j)))), nil
 	}},
 	{"redigo", true, func(j job) (lock, error) { return with(redigo.New(redigoPool(j))), nil }},
-	{"redigo+line", true, func(j job) (lock, error) {
+	{"redigo+cohort", true, func(j job) (lock, error) {
 		return with(cohort.New(redigo.New(redigoPool(j)))), nil
 	}},
 	{"redislock-1ms", false, func(j job) (lock, error) { return redislockPolling(j, time.Millisecond), nil }},
@@ -61,7 +61,7 @@ var redisLocks = []contender{
 
 var memcachedLocks = []contender{
 	{"memcache", true, func(j job) (lock, error) { return with(memcache.New(gomemcached(j))), nil }},
-	{"memcache+line", true, func(j job) (lock, error) {
+	{"memcache+cohort", true, func(j job) (lock, error) {
 		return with(cohort.New(memcache.New(gomemcached(j)))), nil
 	}},
 	{"add-delete-1ms", false, addDelete},
