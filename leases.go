@@ -22,9 +22,8 @@ type Leases []*Lease
 // The other errors are those of [Lock]. After an error LockAll releases what it had taken, in the
 // background if that takes longer than half a second. That ends after 5 seconds, and what could not
 // be released ends with its ttl. If one of the locks is lost while LockAll waits for the next, that
-// is an error as well, but not [ErrNotHeld]; with [WithRetry] LockAll starts again. The times of
-// [WithMinHold] and [WithMaxHold]
-// count from when all the locks are held.
+// is an error as well, but not [ErrNotHeld]; with [WithRetry] LockAll starts again, after a delay.
+// The times of [WithMinHold] and [WithMaxHold] count from when all the locks are held.
 func LockAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, opts ...Option) (Leases, error) {
 	return lockAll(ctx, "lock all", l, keys, ttl, apply(opts))
 }
@@ -65,11 +64,12 @@ func lockAll(ctx context.Context, op string, l Locker, keys []string, ttl time.D
 			return nil, wrap(op, key, err)
 		}
 	}
-	for {
+	for losses := 1; ; losses++ {
 		leases, err := lockInTurn(ctx, op, l, keys, ttl, o)
 		if err == nil || !o.retry || ctx.Err() != nil || !errors.As(err, new(*lostError)) {
 			return leases, err
 		}
+		sleep(ctx, retryBackoff(losses)) // if ctx ends, the next try fails with its error
 	}
 }
 
