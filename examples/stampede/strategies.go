@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/singleflight"
 )
 
@@ -69,8 +70,13 @@ func inProcess(s service) load {
 	}
 }
 
-// lockOnly: every caller that misses takes the distributed lock and looks again once it has it.
+// lockOnly: every caller that misses takes the distributed lock and looks again once it has it. On a
+// backend that keeps no queue, a release wakes all waiters and all but one are refused, so there one
+// caller of each process waits for the others.
 func lockOnly(s service) load {
+	if _, ok := s.locker.(locker.Waiter); !ok {
+		s.locker = cohort.New(s.locker)
+	}
 	return func(ctx context.Context) (string, error) {
 		return s.cached(ctx, func(ctx context.Context) (v string, err error) {
 			lease, err := locker.Lock(ctx, s.locker, s.key, 10*time.Second)
