@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // colors can be told apart with any color vision (the palette of Okabe and Ito).
@@ -29,26 +29,23 @@ var shapes = []draw.GlyphDrawer{
 
 // plot writes the pictures for which there are results.
 func (r *results) plot(dir string) error {
-	for _, p := range []struct {
-		file, title, unit, section string
-		scenarios                  []string
-	}{
-		{"locks-throughput", "One Redis, cycles a second (more is better)", "cycles/s", "locks",
-			[]string{"uncontended-1", "uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off"}},
-		{"locks-requests", "One Redis, requests a cycle (fewer is better)", "requests/cycle", "locks",
-			[]string{"uncontended-1", "one-key-1x32", "one-key-4x8", "hand-off"}},
-		{"locks-latency", "One Redis, time to get the lock, 99th percentile, ms", "lock-p99-ms", "locks",
-			[]string{"uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off"}},
-		{"locks-fairness", "One Redis, the least served one's part of an equal share", "least-share", "locks",
-			[]string{"one-key-1x32", "one-key-4x8", "hand-off"}},
-		{"stampede-loads", "Loads of one missing key (1 is right)", "loads", "stampede",
-			[]string{"8x50-20ms", "8x50-230ms", "8x10-50ms-fails", "slow-source"}},
-		{"stampede-last", "The last caller, ms after the load ended", "last-after-load-ms", "stampede",
-			[]string{"8x50-20ms", "8x50-230ms", "8x250-20ms"}},
-		{"flights", "Single flight in one process, ns", "ns/op", "flights",
-			[]string{"One", "OneLeaving", "Keys", "Thousand", "ThousandLeaving"}},
+	for _, p := range []picture{
+		{"locks-throughput", "Locks on one Redis: cycles a second, more is better", "cycles/s", "locks",
+			[]string{"uncontended-1", "uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off"}, more},
+		{"locks-requests", "Locks on one Redis: requests a cycle, fewer are better", "requests/cycle", "locks",
+			[]string{"uncontended-1", "one-key-1x32", "one-key-4x8", "hand-off"}, less},
+		{"locks-latency", "Locks on one Redis: ms to get the lock, 99th percentile, less is better", "lock-p99-ms", "locks",
+			[]string{"uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off"}, less},
+		{"locks-fairness", "Locks on one Redis: share of the one served least, 1 is fair", "least-share", "locks",
+			[]string{"one-key-1x32", "one-key-4x8", "hand-off"}, more},
+		{"stampede-loads", "Loads of one missing key: 1 is right", "loads", "stampede",
+			[]string{"8x50-20ms", "8x50-230ms", "8x10-50ms-fails", "slow-source"}, less},
+		{"stampede-last", "One missing key: ms from the load's end to the last caller, less is better",
+			"last-after-load-ms", "stampede", []string{"8x50-20ms", "8x50-230ms", "8x250-20ms"}, less},
+		{"flights", "Single flight in one process: ns, less is better", "ns/op", "flights",
+			[]string{"One", "OneLeaving", "Keys", "Thousand", "ThousandLeaving"}, less},
 	} {
-		if err := r.dots(filepath.Join(dir, p.file+".svg"), p.title, p.unit, p.section, p.scenarios); err != nil {
+		if err := r.panels(dir, p); err != nil {
 			return err
 		}
 	}
@@ -92,70 +89,12 @@ func newPlot(title, xLabel, yLabel string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xLabel, yLabel
 	p.Title.Padding = vg.Points(8)
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
 	p.BackgroundColor = color.White
 	grid := plotter.NewGrid()
 	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{0xe0}, color.Gray{0xe0}
 	p.Add(grid)
 	return p
-}
-
-// dots has a line for each contender and a dot in it for each scenario, from left to right on a logarithmic
-// scale, or on a linear one for shares.
-func (r *results) dots(file, title, unit, section string, scenarios []string) error {
-	var names []string
-	for _, w := range r.rows {
-		if w.section == section && slices.Contains(scenarios, w.scenario) && !slices.Contains(names, w.who) {
-			names = append(names, w.who)
-		}
-	}
-	slices.Reverse(names)        // the first is at the top
-	p := newPlot(title, "", " ") // or the names are cut off
-	logarithmic := !strings.HasSuffix(unit, "share")
-	found, lowest, highest := false, math.Inf(1), math.Inf(-1)
-	for i, scenario := range scenarios {
-		var points plotter.XYs
-		for _, w := range r.of(section, scenario) {
-			v := w.median(unit)
-			if math.IsNaN(v) || logarithmic && v <= 0 {
-				continue
-			}
-			if v < 0.001 && logarithmic {
-				v = 0.001
-			}
-			lowest, highest = min(lowest, v), max(highest, v)
-			// Each scenario is a little below the one before, so that none hides another.
-			y := float64(slices.Index(names, w.who)) + 0.5 - (float64(i)+0.5)/float64(len(scenarios))*0.7 - 0.15
-			points = append(points, plotter.XY{X: v, Y: y})
-		}
-		if len(points) == 0 {
-			continue
-		}
-		found = true
-		scatter, err := plotter.NewScatter(points)
-		if err != nil {
-			return err
-		}
-		scatter.Color, scatter.Shape, scatter.Radius = colors[i%len(colors)], shapes[i%len(shapes)], vg.Points(4)
-		p.Add(scatter)
-		p.Legend.Add(scenario, scatter)
-	}
-	if !found {
-		return nil
-	}
-	p.NominalY(names...)
-	p.Y.Min, p.Y.Max = -0.5, float64(len(names))+float64(len(scenarios))*0.45
-	if logarithmic {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-		p.X.Min, p.X.Max = decade(lowest, math.Floor), decade(highest, math.Ceil)
-		if p.X.Min == p.X.Max {
-			p.X.Max *= 10
-		}
-	} else {
-		p.X.Min, p.X.Max = 0, 1.05
-	}
-	height := vg.Inch + font.Length(len(names))*vg.Points(24) + font.Length(len(scenarios))*vg.Points(12)
-	return p.Save(8*vg.Inch, height, file)
 }
 
 func decade(v float64, round func(float64) float64) float64 {
@@ -197,12 +136,25 @@ func (r *results) lines(file, title, xLabel, unit, section string, x func(string
 	}
 	var ticks plot.ConstantTicks
 	for _, point := range byName[names[0]] {
-		ticks = append(ticks, plot.Tick{Value: point.X, Label: strconv.FormatFloat(point.X, 'f', -1, 64)})
+		ticks = append(ticks, plot.Tick{Value: point.X, Label: number(point.X)})
 	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(func(least, most float64) []plot.Tick {
+		marks := plot.LogTicks{Prec: -1}.Ticks(least, most)
+		for i, mark := range marks {
+			if mark.Label != "" {
+				marks[i].Label = number(mark.Value)
+			}
+		}
+		return marks
+	})
 	p.X.Min, p.X.Max = p.X.Min*0.9, p.X.Max*1.2
 	p.Y.Min, p.Y.Max = decade(lowest, math.Floor), decade(highest, math.Ceil)*10
 	p.Legend.Left = true
-	return p.Save(8*vg.Inch, 4.5*vg.Inch, file)
+	canvas := vgsvg.New(pictureWidth, 4.2*vg.Inch)
+	all := draw.New(canvas)
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+	p.Draw(draw.Crop(all, 6, -24, 4, -8)) // the last label is centered at the edge
+	return save(canvas, file)
 }
