@@ -54,7 +54,7 @@ func childMain(stdin io.Reader, stdout io.Writer) int {
 		_ = out.Encode(reply{Error: err.Error()})
 		return 1
 	}
-	defer w.database.close()
+	defer w.close()
 	if out.Encode(reply{}) != nil {
 		return 1
 	}
@@ -88,6 +88,7 @@ type worker struct {
 	config
 	database *database
 	loads    map[string]load // by strategy
+	closers  []func(context.Context) error
 	queries  atomic.Int64
 }
 
@@ -101,11 +102,24 @@ func newWorker(cfg config) (*worker, error) {
 		return nil, err
 	}
 	w := &worker{config: cfg, database: db, loads: map[string]load{}}
-	s := service{key: cfg.Key, cache: cache, locker: locker, query: w.query}
+	s := service{key: cfg.Key, cache: cache, locker: locker, query: w.query, atEnd: w.atEnd}
 	for _, strategy := range strategies {
 		w.loads[strategy.name] = strategy.build(s)
 	}
 	return w, nil
+}
+
+func (w *worker) atEnd(f func(context.Context) error) { w.closers = append(w.closers, f) }
+
+func (w *worker) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, f := range w.closers {
+		if err := f(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "stampede: child:", err)
+		}
+	}
+	w.database.close()
 }
 
 // query is counted when it starts, so that one that is given up counts as well.

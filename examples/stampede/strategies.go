@@ -35,6 +35,7 @@ type service struct {
 	cache  cache
 	locker locker.Locker
 	query  func(ctx context.Context, key string) (string, error)
+	atEnd  func(func(context.Context) error) // to be called before the process ends
 }
 
 // cached reads the cache, and calls fill when the key is missing.
@@ -96,5 +97,6 @@ func lockOnly(s service) load {
 // layers: the callers of a process share one flight, and the flights of the fleet share one query.
 func layers(s service) load {
 	loader := singleflight.NewLoader[string](s.locker, s.cache, s.query)
+	s.atEnd(loader.Close)
 	return func(ctx context.Context) (string, error) { return loader.Load(ctx, s.key) }
 }
