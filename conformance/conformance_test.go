@@ -134,6 +134,13 @@ func TestQueueReference(t *testing.T) {
 	run(t, mutants.OnRedisFull(mutants.NewGranted(mutants.Correct))(t))
 }
 
+// On a connection that calls share, and on which the client sends frames by itself, no check fails
+// or remains inconclusive.
+func TestHTTP2Reference(t *testing.T) {
+	t.Setenv("LOCKER_CONFORMANCE", "strict")
+	run(t, mutants.OnHTTP2(mutants.NewHTTP2)(t))
+}
+
 func run(t *testing.T, c harness.Config) {
 	t.Helper()
 	Run(t, Config(c))

@@ -42,6 +42,12 @@
 //   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP
 //     proxy between Config.Addr and one more Locker, D, injects these faults exactly when they do harm.
 //
+// The proxy knows no protocol: a request is what a client sends until the server answers. Only
+// HTTP/2 it recognizes, if the connection is not encrypted. There a request is what a client sends
+// on one stream until the server answers on that stream, such as a unary call of gRPC or a message
+// on a stream that stays open. Pings, window updates, resets and the like are none. So let the test
+// of a Locker that uses HTTP/2 connect without TLS.
+//
 // Checks that do not apply are skipped by name, with the reason: those of optional interfaces that
 // the Locker does not have or that return [errors.ErrUnsupported], the faults if Config.Addr is
 // empty, and those that Config.Skip names. The last line of Run's output, which go test -v shows,

@@ -203,10 +203,15 @@ func (f *faulty) extendQueued(others int, rest time.Duration) harness.Verdict {
 	if !ok {
 		return harness.Unclear(disorder)
 	}
-	e.Note("from here on, D's next request with the holder's token %v", faultproxy.DropReply)
-	x := f.p.ArmFor(faultproxy.DropReply, tokens[:n+1]) // within the process, an earlier token may stand for the holder
-	f.Do("Extend", key, first.Token, short)
+	lost, patience := faultproxy.DropReply, harness.OpTimeout
+	if f.p.Multiplexes() { // the waiters' connection must not end
+		lost, patience = faultproxy.HoldReply, hangCtx
+	}
+	e.Note("from here on, D's next request with the holder's token %v", lost)
+	x := f.p.ArmFor(lost, tokens[:n+1]) // within the process, an earlier token may stand for the holder
+	f.within(patience, "Extend", key, first.Token, short)
 	f.p.Disarm()
+	x.Release()
 	if !x.Acted() {
 		e.Note("there was none")
 	}

@@ -101,6 +101,8 @@ func TestMutants(t *testing.T) { testMutants(t, mutants.Local()) }
 
 func TestRedisMutants(t *testing.T) { testMutants(t, mutants.Redis()) }
 
+func TestHTTP2Mutants(t *testing.T) { testMutants(t, mutants.HTTP2()) }
+
 func TestEveryCheckCanFail(t *testing.T) {
 	t.Parallel()
 	caught := make(map[string]bool)
@@ -108,7 +110,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 	for _, ck := range checks() {
 		known[ck.Name] = true
 	}
-	for _, m := range slices.Concat(mutants.Local(), mutants.Redis()) {
+	for _, m := range slices.Concat(mutants.Local(), mutants.Redis(), mutants.HTTP2()) {
 		require.NotEmpty(t, m.Must, "%s fails nothing", m.Name)
 		for _, name := range m.Must {
 			assert.True(t, known[name], "%s must fail %s, which is not a check", m.Name, name)

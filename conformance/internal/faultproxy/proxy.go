@@ -17,13 +17,21 @@ import (
 // deterministically: a fault affects the nth request after it is armed, or the whole link from when
 // it is set.
 //
-// It knows no protocol. A request is a burst of bytes from the client: it begins with the first
-// byte on a new connection, or after bytes from the server, and includes all bytes until the server
-// answers. So a pipeline is one request. Requests are counted over all connections; faults are
-// armed while these are idle, after a warm-up.
+// It knows no protocol but HTTP/2. A request is a burst of bytes from the client: it begins with the
+// first byte on a new connection, or after bytes from the server, and includes all bytes until the
+// server answers. So a pipeline is one request. A client of HTTP/2 without TLS, such as one of gRPC,
+// begins with a preface; then a request is what it sends on one stream until the server answers
+// there, see streams. Requests are counted in the order in which they begin, over all connections
+// and all their streams: if two callers share a connection, request 2 is the second of either.
+// Faults are armed while D is idle, after a warm-up.
+//
+// A fault on a request or a reply affects that request alone if it holds the request back; with
+// HTTP/2 the other streams of the connection go on. A fault that holds back a reply holds back all
+// that the server sends on that connection, and one that ends the connection ends all its streams.
 //
 // A request that was held back is delivered to the server when it is released, even if the client
-// has hung up meanwhile, as a network may deliver late.
+// has hung up or reset the stream meanwhile, as a network may deliver late. The server learns of
+// that after it has answered.
 type Proxy struct {
 	Addr   string // where it listens
 	target string // the backend
@@ -72,6 +80,19 @@ func (p *Proxy) Count() (requests, connections int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requests, p.accepted
+}
+
+// Multiplexes reports whether a connected client sends several requests at the same time on one
+// connection, as HTTP/2 allows.
+func (p *Proxy) Multiplexes() bool {
+	for l := range p.Connected() {
+		if s := l.speaks.Load(); s != nil {
+			if _, ok := (*s).(*streams); ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Arm makes the nth request from now on, counted from 1, run into a fault. It replaces the fault
@@ -311,33 +332,56 @@ func (p *Proxy) connect(ln net.Listener, client *net.TCPConn) {
 	both.Wait()
 }
 
-// flow returns when bytes of l, a reply or not, may be forwarded, and false when the proxy is
-// closed meanwhile.
+// flow returns when bytes of l, from the server or not, may be forwarded, and false when the proxy
+// is closed meanwhile.
 func (p *Proxy) flow(l *Link, reply bool) bool {
-	for {
-		p.mu.Lock()
-		gates, latency := []chan struct{}{p.gate, l.gate}, p.latency
-		if reply {
-			gates = append(gates, p.replies)
-		}
-		p.mu.Unlock()
-		for _, gate := range gates {
-			select {
-			case <-gate:
-			case <-p.closed:
-				return false
-			}
-		}
-		if latency == 0 {
-			return true
-		}
-		timer := time.NewTimer(latency)
-		defer timer.Stop()
+	p.mu.Lock()
+	gates := []chan struct{}{p.gate, l.gate}
+	if reply {
+		gates = append(gates, p.replies)
+	}
+	p.mu.Unlock()
+	for _, gate := range gates {
 		select {
-		case <-timer.C:
-			return true
+		case <-gate:
 		case <-p.closed:
 			return false
 		}
 	}
+	return true
+}
+
+// delay returns when a request or a reply has been delayed, and false when the proxy is closed
+// meanwhile.
+func (p *Proxy) delay() bool {
+	p.mu.Lock()
+	latency := p.latency
+	p.mu.Unlock()
+	if latency == 0 {
+		return true
+	}
+	timer := time.NewTimer(latency)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.closed:
+		return false
+	}
+}
+
+// begins counts a request, which begins with b, and returns the fault that affects it, if any.
+func (p *Proxy) begins(b []byte) *Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests++
+	f := p.fault
+	if f == nil || !f.concerns(b) {
+		return nil
+	}
+	if f.left--; f.left > 0 {
+		return nil
+	}
+	p.fault = f.next
+	return f
 }

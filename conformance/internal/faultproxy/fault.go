@@ -1,0 +1,92 @@
+package faultproxy
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+)
+
+// Kind is what happens to the request that a fault affects.
+type Kind int
+
+const (
+	// HoldRequest holds back the request, and what follows it on its connection, until Release.
+	HoldRequest Kind = iota
+	// HoldReply holds back the reply until Release.
+	HoldReply
+	// DropReply ends the connection instead of delivering the reply, once the server has executed
+	// the request.
+	DropReply
+	// HalfReply delivers the first half of the reply and ends the connection.
+	HalfReply
+	// GarbageReply delivers bytes that are not a reply in any protocol, and ends the connection.
+	GarbageReply
+	// ResetRequest delivers the first half of the request and resets the connection.
+	ResetRequest
+	// CloseRequest drops the request and closes the connection.
+	CloseRequest
+	// GarbageRequest is CloseRequest after a garbage reply.
+	GarbageRequest
+)
+
+func (k Kind) String() string {
+	return [...]string{
+		"is held back on its way to the server",
+		"is executed by the server, and the reply is held back",
+		"is executed by the server, and the connection ends in place of the reply",
+		"is executed by the server, and the connection ends after half of the reply",
+		"is executed by the server, and the reply is garbage",
+		"reaches the server in part, and the connection is reset",
+		"never reaches the server, and the connection is closed",
+		"never reaches the server, and the reply is garbage",
+	}[k]
+}
+
+// onRequest reports whether the fault affects the request, not its reply.
+func (k Kind) onRequest() bool {
+	switch k {
+	case HoldRequest, ResetRequest, CloseRequest, GarbageRequest:
+		return true
+	}
+	return false
+}
+
+// Fault is a fault that is or was armed.
+type Fault struct {
+	kind Kind
+	left int    // requests until it acts; guarded by the proxy's mu
+	next *Fault // armed when this one acts, or nil
+
+	tokens []string // if not nil, only requests that contain one of these count
+
+	Hit      chan struct{} // closed when it begins to act
+	goOn     chan struct{} // closed by Release
+	Answered chan struct{} // closed when the server has answered the request, or no longer can
+	released sync.Once
+	finished sync.Once
+}
+
+func newFault(kind Kind, n int) *Fault {
+	return &Fault{kind: kind, left: n, Hit: make(chan struct{}), goOn: make(chan struct{}), Answered: make(chan struct{})}
+}
+
+// Release delivers what is held back. It may be called repeatedly, and before anything is held
+// back.
+func (f *Fault) Release() { f.released.Do(func() { close(f.goOn) }) }
+
+func (f *Fault) finish() { f.finished.Do(func() { close(f.Answered) }) }
+
+// concerns reports whether a request that begins with these bytes counts.
+func (f *Fault) concerns(b []byte) bool {
+	return f.tokens == nil || slices.ContainsFunc(f.tokens, func(token string) bool { return bytes.Contains(b, []byte(token)) })
+}
+
+// Acted reports whether the fault has begun to act.
+func (f *Fault) Acted() bool {
+	select {
+	case <-f.Hit:
+		return true
+	default:
+		return false
+	}
+}
