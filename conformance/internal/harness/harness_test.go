@@ -93,7 +93,7 @@ func TestInconclusive(t *testing.T) {
 	require.NoError(t, err)
 	results := s.RunAll(t)
 	assert.True(t, results["self/never"].Inconclusive())
-	assert.Equal(t, "too slow for k1", results["self/never"].Why())
+	assert.Regexp(t, "^too slow for k[123]$", results["self/never"].Why())
 	assert.EqualValues(t, tries+200, runs.Load())
 	assert.False(t, results["self/later"].Inconclusive())
 	assert.False(t, results["self/later"].Failed())
