@@ -5,6 +5,7 @@ BENCH    ?= .
 COUNT    ?= 8
 FUZZTIME ?= 30s
 CHAOS    ?= 10m
+DURATION ?= 10m
 # The oldest go-redis that go.mod allows, and others that differ in pub/sub, timeouts or defaults.
 GOREDIS  ?= 9.5.5 9.20.0 9.22.0
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.
@@ -23,7 +24,7 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test quick test-latest lint api platforms bench fuzz chaos tools servers
+.PHONY: help test quick test-latest lint api platforms bench fuzz chaos prove tools servers
 .NOTPARALLEL:
 
 help: ## this list
@@ -86,6 +87,10 @@ fuzz: ## every fuzz test for FUZZTIME
 chaos: servers ## storms of random cancellations on every backend, for CHAOS, with the race detector
 	LOCKER_TEST_SERVERS=require LOCKER_CHAOS=$(CHAOS) \
 		$(GO) test -race -run Chaos -timeout 2h -v $(TESTFLAGS) ./cohort
+
+prove: servers ## histories of every backend under faults, checked for linearizability, for DURATION each
+	LOCKER_TEST_SERVERS=require LOCKER_PROVE=$(DURATION) \
+		$(GO) -C conformance/internal/lincheck test -count=1 -timeout 3h -v $(TESTFLAGS) .
 
 tools: $(BIN)/staticcheck ## build apidiff, benchstat and staticcheck into bin/
 

@@ -1,0 +1,231 @@
+package lincheck
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	gomemcache "github.com/bradfitz/gomemcache/memcache"
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/memcache"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/redigo"
+	"github.com/golockers/locker/redisv9"
+	redigoclient "github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// backend is what histories are made on.
+type backend struct {
+	server func(tb testing.TB) string // its address
+	open   func(tb testing.TB, addr string) locker.Locker
+	ttls   []time.Duration
+	pause  time.Duration
+	waits  bool
+	fences bool
+	twice  bool // see Leniency
+}
+
+var inMemory = memory.New()
+
+var backends = map[string]backend{
+	"memory": {
+		open: func(testing.TB, string) locker.Locker { return inMemory },
+		ttls: []time.Duration{3 * time.Millisecond, 6 * time.Millisecond, time.Hour}, pause: 3 * time.Millisecond,
+		waits: true, fences: true,
+	},
+	"redisv9": {
+		server: func(tb testing.TB) string { return testserver.Redis(tb).Addr },
+		open: func(tb testing.TB, addr string) locker.Locker {
+			client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true,
+				DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second})
+			tb.Cleanup(func() { client.Close() })
+			return redisv9.New(client)
+		},
+		ttls: []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, time.Hour}, pause: 20 * time.Millisecond,
+		waits: true, fences: true,
+	},
+	"redigo": {
+		server: func(tb testing.TB) string { return testserver.Redis(tb).Addr },
+		open: func(tb testing.TB, addr string) locker.Locker {
+			pool := &redigoclient.Pool{MaxIdle: 64, DialContext: func(ctx context.Context) (redigoclient.Conn, error) {
+				return redigoclient.DialContext(ctx, "tcp", addr, redigoclient.DialConnectTimeout(time.Second),
+					redigoclient.DialReadTimeout(time.Second), redigoclient.DialWriteTimeout(time.Second))
+			}}
+			tb.Cleanup(func() { pool.Close() })
+			return redigo.New(pool)
+		},
+		ttls: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, time.Hour}, pause: 40 * time.Millisecond,
+		fences: true, twice: true, // its Acquire has several steps
+	},
+	"memcache": {
+		server: func(tb testing.TB) string { return testserver.Memcached(tb).Addr },
+		open: func(tb testing.TB, addr string) locker.Locker {
+			client := gomemcache.New(addr)
+			client.Timeout, client.MaxIdleConns = time.Second, 64
+			tb.Cleanup(func() { client.Close() })
+			return memcache.New(client)
+		},
+		ttls: []time.Duration{time.Second, time.Hour}, pause: 500 * time.Millisecond,
+	},
+}
+
+// proveFor is how long histories are made on each backend: LOCKER_PROVE, or 2 seconds.
+func proveFor(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("LOCKER_PROVE")
+	if text == "" {
+		return 2 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return d
+}
+
+// Histories of clients with their own connections, most of them through a link that fails all the
+// time, are linearizable.
+func TestBackends(t *testing.T) {
+	for name, b := range backends {
+		for _, over := range []bool{false, true} {
+			title := name
+			if over {
+				title += "+cohort"
+			}
+			t.Run(title, func(t *testing.T) {
+				t.Parallel()
+				b.prove(t, over)
+			})
+		}
+	}
+}
+
+const (
+	workers = 16 // histories at the same time
+	clients = 5
+)
+
+func (b backend) prove(t *testing.T, withCohort bool) {
+	t.Helper()
+	var addr string
+	if b.server != nil {
+		addr = b.server(t)
+	}
+	var proxy *faultproxy.Proxy
+	if addr != "" {
+		proxy = faultproxy.New(t, addr)
+	}
+	lockers := make([]locker.Locker, clients)
+	for i := range lockers {
+		at := addr
+		if proxy != nil && i%2 == 0 {
+			at = proxy.Addr
+		}
+		lockers[i] = b.open(t, at)
+		if withCohort {
+			lockers[i] = cohort.New(lockers[i])
+		}
+	}
+	_, canFence := lockers[0].(locker.Fencer)
+	plan := Plan{
+		Lockers: lockers, Ops: 5, TTLs: b.ttls, Pause: b.pause, Timeout: time.Second, Fences: b.fences && canFence,
+	}
+	but := Leniency{Late: withCohort, Twice: withCohort || b.twice}
+	ctx, cancel := context.WithTimeout(t.Context(), proveFor(t))
+	defer cancel()
+	var faults sync.WaitGroup
+	if proxy != nil {
+		faults.Go(func() { disturb(t, ctx, proxy) })
+	}
+	seed, serial := rand.Uint64(), atomic.Uint64{}
+	var histories, operations, unknown, undecided atomic.Int64
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for ctx.Err() == nil && !t.Failed() {
+				n := serial.Add(1)
+				plan := plan
+				// A Wait that gives up may release its token later, which must not be another's then.
+				plan.Waits = b.waits && n%2 == 0
+				plan.Shared = !withCohort && !plan.Waits
+				history := plan.Run(context.WithoutCancel(ctx), fmt.Sprint("lincheck/", seed, "/", n), seed+n)
+				histories.Add(1)
+				operations.Add(int64(len(history)))
+				for _, op := range history {
+					if op.Outcome == Unknown {
+						unknown.Add(1)
+					}
+				}
+				switch Check(history, but, 10*time.Second) {
+				case porcupine.Illegal:
+					assert.Fail(t, "not linearizable", "seed %d, history %d\n%s", seed, n, lines(history))
+				case porcupine.Unknown:
+					undecided.Add(1)
+				}
+			}
+		})
+	}
+	running.Wait()
+	cancel()
+	faults.Wait()
+	t.Logf("%d histories, %d operations, %d of unknown outcome, %d undecided; seed %d",
+		histories.Load(), operations.Load(), unknown.Load(), undecided.Load(), seed)
+	assert.NotZero(t, histories.Load())
+	assert.LessOrEqual(t, undecided.Load(), histories.Load()/100, "too many histories that the checker could not decide")
+	if proxy != nil {
+		assert.NotZero(t, unknown.Load(), "the faults had no effect")
+	}
+}
+
+// disturb injects faults until ctx ends.
+func disturb(t *testing.T, ctx context.Context, p *faultproxy.Proxy) {
+	defer p.Heal(t)
+	for ctx.Err() == nil {
+		switch rand.N(6) {
+		case 0:
+			p.Cut()
+		case 1:
+			p.Hang()
+			rest(ctx, 100*time.Millisecond)
+			p.Heal(t)
+		case 2:
+			p.Refuse()
+			rest(ctx, 20*time.Millisecond)
+			p.Heal(t)
+		default:
+			kinds := []faultproxy.Kind{faultproxy.HoldRequest, faultproxy.HoldReply, faultproxy.DropReply,
+				faultproxy.HalfReply, faultproxy.ResetRequest, faultproxy.CloseRequest}
+			fault := p.Arm(kinds[rand.N(len(kinds))], 1+rand.N(20))
+			rest(ctx, 100*time.Millisecond)
+			fault.Release()
+			p.Disarm()
+		}
+		rest(ctx, 50*time.Millisecond)
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(rand.N(d)):
+	case <-ctx.Done():
+	}
+}
+
+func lines(history []Op) string {
+	var all strings.Builder
+	for _, op := range history {
+		all.WriteString(op.String() + "\n")
+	}
+	return all.String()
+}
