@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/golockers/locker/internal/inflight"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
@@ -52,7 +53,7 @@ func newLimits(read, write, relaxed time.Duration, honorsContexts bool) limits {
 	io := max(read, write)
 	switch {
 	case read <= 0 || write <= 0:
-		return limits{io: defaultTimeout, inline: 1<<63 - 1, unbounded: true}
+		return limits{io: defaultTimeout, inline: inflight.Never, unbounded: true}
 	case honorsContexts:
 		return limits{io: io}
 	default:

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// Never is the timeout of a client that has none.
+const Never = time.Duration(1<<63 - 1)
+
 // Calls are the calls that a Locker's callers have left behind. The zero value is ready to use. It
 // holds an entry for a token only while such a call is under way.
 type Calls struct {
@@ -20,9 +23,10 @@ type Calls struct {
 // ends meanwhile, Do returns ctx's error, even if call succeeded.
 //
 // Unless ctx has a deadline within timeout, call runs inline: timeout is the client's own I/O
-// timeout, which ends it soon enough. A timeout of 0 means that the client itself honors ctx.
-// Otherwise call gets a goroutine, which Do leaves behind when ctx ends. After ctx has ended, call
-// must start nothing more: no step, dial or retry.
+// timeout, which ends it soon enough. A timeout of 0 means that the client itself honors ctx, and
+// [Never] that nothing ends the call soon, so every ctx that can end counts. Otherwise call gets a
+// goroutine, which Do leaves behind when ctx ends. After ctx has ended, call must start nothing
+// more: no step, dial or retry.
 //
 // If a call in a goroutine of its own ends with [runtime.Goexit], Do returns [ErrGoexit]. If it
 // panics, Do panics with a [*Panic]; if Do has returned, the panic is not recovered.
@@ -35,7 +39,7 @@ func Do[T any](ctx context.Context, c *Calls, token string, timeout time.Duratio
 	var v T
 	var err error
 	deadline, ok := ctx.Deadline()
-	if ok && time.Until(deadline) < timeout {
+	if ok && time.Until(deadline) < timeout || timeout == Never && ctx.Done() != nil {
 		v, err = apart(ctx, c, token, call)
 	} else {
 		v, err = call()

@@ -85,6 +85,22 @@ func TestDo(t *testing.T) {
 			}
 		})
 	})
+	t.Run("the client has no timeout", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			start := time.Now()
+			var calls inflight.Calls
+			_, err := inflight.Do(ctx, &calls, "t", inflight.Never, slow(time.Hour, 7, nil))
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Equal(t, time.Second, time.Since(start))
+			require.NoError(t, calls.Wait(t.Context(), "t"))
+			assert.Equal(t, time.Hour, time.Since(start))
+			v, err := inflight.Do(context.Background(), &calls, "t", inflight.Never, slow(time.Hour, 7, nil))
+			require.NoError(t, err)
+			assert.Equal(t, 7, v)
+		})
+	})
 	t.Run("context done before", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

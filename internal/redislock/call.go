@@ -59,6 +59,21 @@ func (s *Sending) End() {
 	s.command = nil
 }
 
+// Once sends a command with a client that does so once, or again only when the server replied that
+// it did nothing. It counts the request, and takes it back if that is the reply.
+func (s *Sending) Once(send func() error) error {
+	if err := s.Ctx.Err(); err != nil {
+		return err
+	}
+	s.before = s.sends
+	s.count()
+	err := send()
+	if s.didNothing(err) {
+		s.Undo()
+	}
+	return err
+}
+
 // Sends returns how often the token may have left the process, without the requests to which the
 // server replied that it did nothing.
 func (s *Sending) Sends() int { return s.sends }
@@ -102,10 +117,15 @@ func (s *Sending) MarshalBinary() ([]byte, error) {
 		s.Undo()
 		s.command.SetErr(nil) // it says nothing about the next request
 	}
+	s.count()
+	return append(s.bytes[:0], s.Token...), nil
+}
+
+// count counts a request that is about to leave.
+func (s *Sending) count() {
 	if s.sends++; s.sends == 1 {
 		s.first = time.Now()
 	}
-	return append(s.bytes[:0], s.Token...), nil
 }
 
 // isOver reports, once the call has returned, whether no request can still arrive.

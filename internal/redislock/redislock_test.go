@@ -397,6 +397,26 @@ func TestSendingCounts(t *testing.T) {
 	assert.Equal(t, 1, s.Sends())
 }
 
+// A client that sends a command once counts it once, unless the server did nothing or ctx has ended.
+func TestSendingOnce(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := redislock.NewSending(ctx, "t")
+	for _, c := range []struct {
+		reply error
+		want  int
+	}{{nil, 1}, {errors.New("EOF"), 2}, {errors.New("TRYAGAIN"), 2}, {errors.New("NOSCRIPT No matching script"), 2}, {nil, 3}} {
+		assert.Equal(t, c.reply, s.Once(func() error { return c.reply }))
+		assert.Equal(t, c.want, s.Sends())
+	}
+	s.Undo()
+	s.Undo()
+	assert.Equal(t, 2, s.Sends(), "only the last command's")
+	cancel()
+	assert.ErrorIs(t, s.Once(func() error { t.Error("sent"); return nil }), context.Canceled)
+	assert.Equal(t, 2, s.Sends())
+}
+
 type fakeCommand struct{ err error }
 
 func (c *fakeCommand) Err() error       { return c.err }
