@@ -41,7 +41,7 @@ quick: ## build the library and test what needs no server that is not installed
 
 # The committed go.mod asks for the lowest versions that pass. The others go into a copy of it.
 test-latest: export LOCKER_TEST_SERVERS = require
-test-latest: servers ## the library's tests on the newest dependencies, and redisv9's on each go-redis in GOREDIS
+test-latest: servers ## the library's and rueidis's tests on the newest dependencies, and redisv9's on each go-redis in GOREDIS
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && failed=; \
 	for v in $(GOREDIS); do \
 		echo "== redisv9 on go-redis $$v"; \
@@ -53,6 +53,10 @@ test-latest: servers ## the library's tests on the newest dependencies, and redi
 	cp go.mod go.sum "$$tmp" && \
 	$(GO) get -modfile="$$tmp/go.mod" -t -u ./... && \
 	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./... || failed="$$failed newest"; \
+	echo "== rueidis on the newest"; \
+	(cd rueidis && cp go.mod go.sum "$$tmp" && \
+	$(GO) get -modfile="$$tmp/go.mod" github.com/redis/rueidis@latest && \
+	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./...) || failed="$$failed rueidis"; \
 	test -z "$$failed" || { echo "failed on:$$failed" >&2; exit 1; }
 
 lint: tools api ## gofmt, go vet, staticcheck and go mod tidy in every module, and the API's changes

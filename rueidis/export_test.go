@@ -1,0 +1,16 @@
+package rueidis
+
+import "time"
+
+// SetLinger sets how long l keeps a connection after its last listener. It is to be called before l
+// is used.
+func SetLinger(l *Locker, d time.Duration) {
+	l.hub.SetLinger(d)
+	l.waiters.SetLinger(d)
+}
+
+// IsConnected reports whether l has a subscribed connection, or tries to have one.
+func IsConnected(l *Locker) bool { return l.hub.InUse() }
+
+// GivingUp returns how many places in the queue l is giving up.
+func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }

@@ -1,0 +1,109 @@
+package rueidis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/redisscan"
+	"github.com/redis/rueidis"
+)
+
+// Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
+// request. Waiters whose process has gone are counted until the queue passes them over. A lock of
+// package redigo, a plain time and a value of another type are errors. A client whose options send
+// all commands to a replica gets an answer from there, which may lag.
+func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
+	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
+}
+
+// List yields the locks that are held and whose keys begin with prefix. It walks through all keys
+// of the server, on a Cluster of all masters, with SCAN, about a thousand in one request, and makes
+// a request for each lock. It remembers the keys that it has met, since SCAN repeats itself.
+func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		servers, err := l.scans(ctx)
+		if err != nil {
+			yield(locker.Info{}, err)
+			return
+		}
+		locks := redisscan.Locks{
+			KeyPrefix: l.prefix,
+			Inspect:   func(key string) (locker.Info, error) { return l.Inspect(ctx, key) },
+			IsForeign: isForeign,
+		}
+		locks.List(prefix, servers, yield)
+	}
+}
+
+// isForeign reports whether an error from Inspect is about the value at the key.
+func isForeign(err error) bool {
+	return isReply(err, "WRONGTYPE") || errors.Is(err, redislock.ErrForeign) ||
+		errors.Is(err, locker.ErrInvalidToken)
+}
+
+// scans returns a Scan for each server that has locks.
+func (l *Locker) scans(ctx context.Context) (all []redisscan.Scan, err error) {
+	if l.waiters.Err != nil {
+		return nil, l.waiters.Err
+	}
+	if l.alone {
+		return []redisscan.Scan{l.scan(ctx, l.client)}, nil
+	}
+	for _, node := range l.client.Nodes() {
+		isReplica, err := l.isReplica(ctx, node)
+		if err != nil {
+			return nil, err
+		}
+		if !isReplica {
+			all = append(all, l.scan(ctx, node))
+		}
+	}
+	return all, nil
+}
+
+// isReplica reports whether a node of a Cluster is one. A user who may not ask scans all nodes.
+func (l *Locker) isReplica(ctx context.Context, node rueidis.Client) (bool, error) {
+	reply, err := l.ask(ctx, node, "ROLE")
+	if isReply(err, "NOPERM") {
+		return false, nil
+	}
+	role, _ := reply.([]any)
+	return len(role) > 0 && role[0] == "slave", err
+}
+
+func (l *Locker) scan(ctx context.Context, server rueidis.Client) redisscan.Scan {
+	return func(cursor uint64, match string) (page redisscan.Page, err error) {
+		reply, err := l.ask(ctx, server, "SCAN", strconv.FormatUint(cursor, 10), "MATCH", match, "COUNT", "1000")
+		if err != nil {
+			return page, err
+		}
+		list, _ := reply.([]any)
+		if len(list) == 2 {
+			next, isText := list[0].(string)
+			keys, isList := list[1].([]any)
+			page.Next, err = strconv.ParseUint(next, 10, 64)
+			for _, key := range keys {
+				name, ok := key.(string)
+				page.Keys = append(page.Keys, name)
+				isList = isList && ok
+			}
+			if err == nil && isText && isList {
+				return page, nil
+			}
+		}
+		return page, fmt.Errorf("unexpected reply to a scan: %v", reply)
+	}
+}
+
+// ask sends a command without a key or a token to one server.
+func (l *Locker) ask(ctx context.Context, server rueidis.Client, command ...string) (any, error) {
+	s := redislock.NewSending(ctx, "")
+	return redislock.Call(&l.waiters.Caller, s, func() (any, error) {
+		return l.doOn(server, s, server.B().Arbitrary(command...).Build())
+	})
+}

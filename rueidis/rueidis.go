@@ -1,0 +1,245 @@
+// Package rueidis keeps locks in Redis, through github.com/redis/rueidis.
+//
+//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"localhost:6379"}})
+//	...
+//	l := rueidislocker.New(client) // this package, imported by another name
+//	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
+//
+// It is for programs that use rueidis, and for many goroutines: rueidis sends their requests
+// together. The locks are those of package redisv9: both have the same keys and channels, stand in
+// the same queues and wake each other. All that the documentation of redisv9 says of keys, limited
+// users, other programs and promises holds here as well, except that rueidis has no Ring.
+//
+// It works on a single server, with Sentinel and on a Cluster, with Redis 5 or later. Each
+// operation needs one request, Fence two on a Cluster.
+//
+// # The client
+//
+// Any client of rueidis will do, with any options but one: with a ConnLifetime every operation
+// returns an error. When the lifetime of a connection ends while the server is slow, rueidis
+// repeats the connection's requests, whether DisableRetry is set or not, and a Release that was
+// repeated does not know what the first one did. Otherwise rueidis repeats only commands that are
+// marked as read-only, and a Locker's are not. For the same reason no replica answers them, unless
+// a SendToReplicas of your own sends it all commands; then most operations are errors.
+//
+// A call returns as soon as its context ends. Its request may be sent all the same, since rueidis
+// may have put it among those of other callers, and the next Extend or Release with the same token
+// waits for its reply. So a context that can end costs a goroutine for each call. Without such a
+// context, a call to a server that hangs returns an error when rueidis gives up the connection: by
+// default 11 seconds after the server's last reply (Dialer.KeepAlive and ConnWriteTimeout), and
+// after a minute in any case.
+package rueidis
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/pubsub"
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/redis/rueidis"
+)
+
+// Locker keeps locks in Redis. Make one with [New], and share it: it is safe for concurrent use,
+// has one connection for all waiting and watching, and need not be closed. It keeps that
+// connection, and its goroutines, for less than a minute after they were last needed, even if the
+// client is closed meanwhile.
+//
+// All its methods return ctx's error when ctx is done, and an error that wraps the client's when
+// the server is down, hung, read-only or out of memory, or has another type of value at the
+// lock's key; such a value is left alone. Any string there is a lock, unless it looks like one of
+// package redigo's. A lock without an expiry is held until its key is deleted.
+type Locker struct {
+	client rueidis.Client
+	prefix string // of the locks' keys, and of the channels on which their releases are announced
+	names  *redislock.Namespace
+	alone  bool        // all keys of a lock and the fence counter are on one server, where a script may use them
+	old    atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+
+	deadlines deadlines
+	hub       *pubsub.Hub
+	waiters   *redislock.Waiters
+}
+
+var (
+	_ locker.Fencer  = (*Locker)(nil)
+	_ locker.Watcher = (*Locker)(nil)
+	_ locker.Waiter  = (*Locker)(nil)
+
+	_ locker.Inspector = (*Locker)(nil)
+	_ locker.Lister    = (*Locker)(nil)
+)
+
+// Option changes what [New] makes.
+type Option func(*options)
+
+type options struct {
+	prefix string
+}
+
+// WithPrefix sets the prefix of the locks' keys. The default, used if prefix is empty, is
+// "locker:". Lockers with different prefixes on one server are independent if neither prefix begins
+// with the other, and neither begins with "!", as all keys but the locks' do. (For a prefix that
+// does, these keys begin with "#" instead.)
+func WithPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = prefix }
+}
+
+// New returns a Locker that keeps its locks on the servers of client. The caller closes the
+// client when the Locker is no longer used. With a nil client, or one that has a ConnLifetime, every
+// operation returns an error.
+func New(client rueidis.Client, opts ...Option) *Locker {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.prefix == "" {
+		o.prefix = redislock.DefaultPrefix
+	}
+	l := &Locker{client: client, prefix: o.prefix}
+	c := redislock.Config{Inline: inflight.Never, Run: l.run}
+	if c.Err = check(client); c.Err != errNoClient {
+		l.alone = client.Mode() != rueidis.ClientModeCluster
+	}
+	l.names = redislock.NewNamespace(o.prefix, l.alone)
+	l.hub = pubsub.New(l.dial, replyTimeout)
+	c.Names, c.Counted, c.MaxLooks = l.names, l.alone, maxLooks
+	c.Hubs, c.ServerOf = l.hubs, l.serverOf
+	l.waiters = redislock.NewWaiters(c)
+	return l
+}
+
+var (
+	errRepeated = errors.New("done, but the request was sent again, and an earlier one may yet arrive")
+	errChanging = errors.New("the lock changed hands during each of three tries")
+)
+
+// Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
+// request. It is refused when another token holds the lock or is next in the queue for it on this
+// Locker. When token holds the lock already, ttl replaces the remaining time.
+func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
+	s := redislock.NewSending(ctx, token)
+	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
+		ms, err := redislock.Milliseconds(ttl)
+		if err != nil {
+			return false, err
+		}
+		return l.acquire(s, l.names.Keys(key), ms)
+	})
+}
+
+func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
+	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	for range 3 {
+		sends := s.Sends()
+		// A Locker that has met a queue lately respects it; SET does not.
+		if l.old.Load() || l.waiters.Busy() {
+			reply, err := l.run(redislock.Look, keys, s, ms)
+			if err != nil || reply == int64(1) {
+				return sentOnce(s, sends, err)
+			}
+			return false, s.Refused(replyTimeout, ttl)
+		}
+		reply, err := l.do(s, l.command([]string{"SET"}, []string{keys.Lock},
+			s.Token, "PX", strconv.FormatInt(ms, 10), "NX", "GET"))
+		holder, isHeld := reply.(string)
+		switch {
+		case isReply(err, "syntax error"):
+			l.old.Store(true)
+			s.Undo()
+		case err != nil:
+			return false, err
+		case !isHeld: // it was free, and is set
+			return true, nil
+		case holder != s.Token:
+			if err := redislock.CheckHolder(holder); err != nil {
+				return false, err
+			}
+			return false, s.Refused(replyTimeout, ttl)
+		default: // it is ours; a SET that may yet arrive changes nothing while it is
+			sends = s.Sends()
+			reply, err := l.run(redislock.Extend, keys, s, ms)
+			if err != nil || reply == int64(1) {
+				return sentOnce(s, sends, err)
+			}
+			// It expired just now: try again.
+		}
+	}
+	return false, errChanging
+}
+
+// sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
+// what s.Sends was before the script. If there was more than one request since, an earlier one may
+// yet arrive and set the remaining time again.
+func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
+	if err == nil && s.Sends()-before > 1 {
+		err = errRepeated
+	}
+	return err == nil, err
+}
+
+// Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
+// millisecond, in one request. It reports false if token does not hold the lock. Like Release it
+// waits, as long as ctx lasts, for a call for the same token that a caller has left behind.
+func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
+	s := redislock.NewSending(ctx, token)
+	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
+		ms, err := redislock.Milliseconds(ttl)
+		if err != nil {
+			return false, err
+		}
+		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
+		if err != nil || reply == int64(1) {
+			return sentOnce(s, 0, err)
+		}
+		return false, nil
+	})
+}
+
+// Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
+// reports false if token does not hold the lock; if no token does, it still serves the queue.
+func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
+	s := redislock.NewSending(ctx, token)
+	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
+		freed, err := l.waiters.Release(l.names.Keys(key), s)
+		return err == nil && (freed.Released || s.Sends() > 1), err
+	})
+}
+
+// Fence returns a fencing number for a lock that token holds: one more than the last number under
+// the Locker's prefix, and at least the server's time in microseconds since 1970. So numbers keep
+// growing after a restart without data or with old data, an eviction, or a failover to a replica
+// that lags, unless the server's clock is behind the one that minted the last number. Fence takes
+// one request, two on a Cluster.
+func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
+	s := redislock.NewSending(ctx, token)
+	fence, err = redislock.CallInOrder(&l.waiters.Caller, s, func() (uint64, error) {
+		counter, lock := l.names.FenceCounter(), l.prefix+key
+		if l.alone {
+			return redislock.ParseFence(l.eval(redislock.Fence, counter, lock, s))
+		}
+		// The number comes before the check, so that a later holder's number is greater.
+		fence, err := redislock.ParseFence(l.eval(redislock.Count, counter, "", s))
+		if err != nil {
+			return 0, err
+		}
+		reply, err := l.eval(redislock.Holds, lock, "", s)
+		if reply != int64(1) || err != nil {
+			return 0, err
+		}
+		return fence, nil
+	})
+	return fence, fence > 0 && err == nil, err
+}
+
+// isReply reports whether err is an error reply of a server that begins with prefix.
+func isReply(err error, prefix string) bool {
+	var reply *rueidis.RedisError
+	return errors.As(err, &reply) && !reply.IsNil() && strings.HasPrefix(reply.Error(), prefix)
+}
