@@ -9,6 +9,7 @@ require (
 	github.com/go-redis/cache/v9 v9.0.0
 	github.com/go-redsync/redsync/v4 v4.18.0
 	github.com/golockers/locker v0.0.0
+	github.com/golockers/locker/rueidis v0.0.0
 	github.com/gomodule/redigo v1.9.3
 	github.com/redis/go-redis/v9 v9.23.0-beta.1
 	github.com/redis/rueidis v1.0.79
@@ -42,3 +43,5 @@ require (
 )
 
 replace github.com/golockers/locker => ..
+
+replace github.com/golockers/locker/rueidis => ../rueidis

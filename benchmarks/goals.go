@@ -21,6 +21,10 @@ func (r *results) goals() string {
 		t.bound(scenario, "requests/cycle", us, "median", us.median("requests/cycle"), 0.2, false)
 		t.bound(scenario, "least-share", us, "median", us.median("least-share"), 0.8, true)
 	}
+	t.ratio("uncontended-32", "cycles/s", r.row("locks", "uncontended-32", "rueidis"),
+		r.row("locks", "uncontended-32", "rueidislock"), 1.2, true)
+	t.ratio("one-key-1x32", "cycles/s", r.row("locks", "one-key-1x32", "rueidis+cohort"),
+		r.row("locks", "one-key-1x32", "rueidislock"), 15, true)
 	us := r.row("locks", "hand-off", "redisv9")
 	t.ratio("hand-off", "cycles/s", us, r.bestPeer("locks", "hand-off", "cycles/s", false), 1, true)
 	t.bound("hand-off", "lock-p99-ms", us, "median", us.median("lock-p99-ms"), 20, false)

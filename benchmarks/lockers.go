@@ -19,9 +19,10 @@ import (
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/rueidis"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
+	rueidisclient "github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
 )
 
@@ -46,6 +47,20 @@ var redisLocks = []contender{
 	{"redigo", true, func(j job) (lock, error) { return with(redigo.New(redigoPool(j))), nil }},
 	{"redigo+cohort", true, func(j job) (lock, error) {
 		return with(cohort.New(redigo.New(redigoPool(j)))), nil
+	}},
+	{"rueidis", true, func(j job) (lock, error) {
+		l, err := rueidisLocker(j)
+		if err != nil {
+			return nil, err
+		}
+		return with(l), nil
+	}},
+	{"rueidis+cohort", true, func(j job) (lock, error) {
+		l, err := rueidisLocker(j)
+		if err != nil {
+			return nil, err
+		}
+		return with(cohort.New(l)), nil
 	}},
 	{"redislock-1ms", false, func(j job) (lock, error) { return redislockPolling(j, time.Millisecond), nil }},
 	{"redislock-100ms", false, func(j job) (lock, error) { return redislockPolling(j, 100*time.Millisecond), nil }},
@@ -143,6 +158,14 @@ func redsyncLock(r *redsync.Redsync) lock {
 	}
 }
 
+func rueidisLocker(j job) (locker.Locker, error) {
+	client, err := rueidisclient.NewClient(rueidisclient.ClientOption{InitAddress: []string{j.Redis}})
+	if err != nil {
+		return nil, err
+	}
+	return rueidis.New(client), nil
+}
+
 // rueidisLock is for a single server, with default options otherwise. It sometimes hangs, even with a second
 // instead of 20 ms for an attempt (TryNextAfter), and more often with NoLoopTracking.
 func rueidisLock(j job) (lock, error) {
@@ -165,7 +188,7 @@ func newRueidisLocker(j job) (rueidislock.Locker, error) {
 		validity = j.TTL
 	}
 	return rueidislock.NewLocker(rueidislock.LockerOption{
-		ClientOption: rueidis.ClientOption{InitAddress: []string{j.Redis}},
+		ClientOption: rueidisclient.ClientOption{InitAddress: []string{j.Redis}},
 		KeyMajority:  1, KeyValidity: validity,
 	})
 }
