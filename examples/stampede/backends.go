@@ -13,9 +13,11 @@ import (
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/rueidis"
 	"github.com/golockers/locker/singleflight"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
+	rueidisclient "github.com/redis/rueidis"
 )
 
 const (
@@ -28,7 +30,7 @@ const (
 )
 
 // forms are the accepted values of -backend.
-const forms = "redis://host:port, redigo://host:port or memcache://host:port"
+const forms = "redis://host:port, rueidis://host:port, redigo://host:port or memcache://host:port"
 
 // address is a parsed -backend.
 type address struct{ Scheme, Host string }
@@ -44,7 +46,7 @@ func parseAddress(s string) (*address, error) {
 		return nil, fmt.Errorf("-backend %q is none of %s", s, forms)
 	}
 	switch u.Scheme {
-	case "redis", "redigo", "memcache":
+	case "redis", "rueidis", "redigo", "memcache":
 		return &address{u.Scheme, u.Host}, nil
 	}
 	return nil, fmt.Errorf("-backend %q is none of %s", s, forms)
@@ -62,6 +64,12 @@ func connect(a address) (cache, locker.Locker, error) {
 	case "redis":
 		client := redis.NewClient(&redis.Options{Addr: a.Host, ContextTimeoutEnabled: true})
 		return redisCache{client}, redisv9.New(client), nil
+	case "rueidis":
+		client, err := rueidisclient.NewClient(rueidisclient.ClientOption{InitAddress: []string{a.Host}})
+		if err != nil {
+			return nil, nil, err
+		}
+		return rueidisCache{client}, rueidis.New(client), nil
 	case "redigo":
 		pool := &redigoclient.Pool{
 			MaxIdle: 20, MaxActive: 20, Wait: true,
@@ -95,6 +103,28 @@ func (c redisCache) Set(ctx context.Context, key, v string) error {
 
 func (c redisCache) Add(ctx context.Context, key, v string) (bool, error) {
 	return c.client.SetNX(ctx, key, v, freshFor).Result()
+}
+
+type rueidisCache struct{ client rueidisclient.Client }
+
+func (c rueidisCache) Get(ctx context.Context, key string) (string, bool, error) {
+	v, err := c.client.Do(ctx, c.client.B().Get().Key(key).Build()).ToString()
+	if rueidisclient.IsRedisNil(err) {
+		return "", false, nil
+	}
+	return v, err == nil, err
+}
+
+func (c rueidisCache) Set(ctx context.Context, key, v string) error {
+	return c.client.Do(ctx, c.client.B().Set().Key(key).Value(v).Px(freshFor).Build()).Error()
+}
+
+func (c rueidisCache) Add(ctx context.Context, key, v string) (bool, error) {
+	err := c.client.Do(ctx, c.client.B().Set().Key(key).Value(v).Nx().Px(freshFor).Build()).Error()
+	if rueidisclient.IsRedisNil(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 type redigoCache struct{ pool *redigoclient.Pool }

@@ -8,8 +8,10 @@ require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/bradfitz/gomemcache v0.0.0-20230905024940-24af94b03874
 	github.com/golockers/locker v0.0.0
+	github.com/golockers/locker/rueidis v0.0.0
 	github.com/gomodule/redigo v1.9.2
 	github.com/redis/go-redis/v9 v9.7.3
+	github.com/redis/rueidis v1.0.79
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/stretchr/testify v1.9.0
 	golang.org/x/term v0.47.0
@@ -35,3 +37,5 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
+
+replace github.com/golockers/locker/rueidis => ../../rueidis

@@ -71,6 +71,7 @@ func TestBackends(t *testing.T) {
 	for name, backend := range map[string]func(t *testing.T) []string{
 		"embedded": func(*testing.T) []string { return nil },
 		"redis":    func(t *testing.T) []string { return []string{"-backend", "redis://" + testserver.Redis(t).Addr} },
+		"rueidis":  func(t *testing.T) []string { return []string{"-backend", "rueidis://" + testserver.Redis(t).Addr} },
 		"redigo":   func(t *testing.T) []string { return []string{"-backend", "redigo://" + testserver.Redis(t).Addr} },
 		"memcache": func(t *testing.T) []string { return []string{"-backend", "memcache://" + testserver.Memcached(t).Addr} },
 	} {
@@ -102,7 +103,7 @@ func TestBadFlags(t *testing.T) {
 		require.Empty(t, p.stdout.String())
 		line := p.stderr.String()
 		require.Equal(t, 1, strings.Count(line, "\n"), line)
-		require.Contains(t, line, "redis://host:port, redigo://host:port or memcache://host:port")
+		require.Contains(t, line, "redis://host:port, rueidis://host:port, redigo://host:port or memcache://host:port")
 	}
 	for _, args := range [][]string{
 		{"-processes", "0"}, {"-goroutines", "-1"}, {"-rounds", "0"}, {"-load", "-1ms"}, {"-timeout", "0s"}, {"more"},
@@ -121,7 +122,7 @@ func TestNoServer(t *testing.T) {
 	redis.Stop()
 	memcached.Stop()
 	for _, backend := range []string{
-		"redis://" + redis.Addr, "redigo://" + redis.Addr, "memcache://" + memcached.Addr,
+		"redis://" + redis.Addr, "rueidis://" + redis.Addr, "redigo://" + redis.Addr, "memcache://" + memcached.Addr,
 	} {
 		p := start(t, "-backend", backend)
 		require.Equal(t, 2, p.wait(t), backend)
