@@ -47,6 +47,10 @@ var lies = map[string][]string{
 	"a number":    {"false", "the number 0", "a larger number", "the number 2^63", "an error"},
 	"no number":   {"a larger number", "an error"},
 	"a channel":   {"an error", "a silent channel", "a closed channel"},
+	"a holder":    {"an error", "free", "another holder", "another key", "a longer TTL", "a shorter TTL", "more waiters"},
+	"free":        {"an error", "a holder", "another key"},
+	"no locks":    {"an error", "a lock more"},
+	"a list":      {"an error", "a lock less", "a lock more", "a lock twice", "another token"},
 }
 
 // kind returns what kind of answer c has.
@@ -66,6 +70,14 @@ func kind(ctx context.Context, c harness.Call) string {
 		return "a number"
 	case c.Op == "Fence":
 		return "no number"
+	case c.Op == "List" && len(c.Listed) == 0:
+		return "no locks"
+	case c.Op == "List":
+		return "a list"
+	case (c.Op == "Inspect" || c.Op == "Break") && c.Info.Token != "":
+		return "a holder"
+	case c.Op == "Inspect" || c.Op == "Break":
+		return "free"
 	}
 	return fmt.Sprint(c.OK)
 }
@@ -78,12 +90,43 @@ func tell(ctx context.Context, c harness.Call, lie string) harness.Call {
 	switch lie {
 	case "true":
 		c.OK, c.Deadline, c.Fence, c.Wakes = true, time.Now().Add(c.TTL), 1<<40, make(chan struct{}, 1)
+		if c.Op == "Inspect" || c.Op == "Break" {
+			c.Info = locker.Info{Key: c.Key, Token: "another", TTL: time.Minute}
+		}
 	case "false":
-		if c.Op == "Wait" || c.Op == "Watch" {
-			c.Err = errLie // they have no false
+		switch c.Op {
+		case "Wait", "Watch": // they have no false
+			c.Err = errLie
+		case "Inspect", "Break", "List":
+			c.OK, c.Info = true, locker.Info{Key: c.Key}
 		}
 	case "an error":
+		c.Info = locker.Info{Key: c.Key}
 		c.Err = errLie
+	case "free":
+		c.OK, c.Info = true, locker.Info{Key: c.Key}
+	case "a holder", "another holder":
+		c.OK, c.Info.Token = true, "another"
+	case "another key":
+		c.OK, c.Info.Key = true, c.Key+"x"
+	case "a longer TTL":
+		c.OK, c.Info.TTL = true, c.Info.TTL+time.Hour
+	case "a shorter TTL":
+		c.OK, c.Info.TTL = true, c.Info.TTL/8
+	case "more waiters":
+		c.OK, c.Info.Waiters = true, c.Info.Waiters+1
+	case "a lock less":
+		c.OK, c.Listed = true, c.Listed[:max(0, len(c.Listed)-1)]
+	case "a lock more":
+		free := locker.Info{Key: c.Key + "/more", Token: "another", TTL: time.Minute}
+		c.OK, c.Listed = true, append(slices.Clone(c.Listed), harness.Entry{Info: free})
+	case "a lock twice":
+		c.OK, c.Listed = true, append(slices.Clone(c.Listed), c.Listed[:min(1, len(c.Listed))]...)
+	case "another token":
+		c.OK, c.Listed = true, slices.Clone(c.Listed)
+		for i := range c.Listed {
+			c.Listed[i].Token += "x"
+		}
 	case "only ErrHeld":
 		c.Err = locker.ErrHeld
 	case "only ctx's error":

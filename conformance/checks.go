@@ -19,6 +19,8 @@ func checks() []harness.Check {
 		watchChecks(),
 		waitChecks(),
 		fenceChecks(),
+		inspectChecks(),
+		listChecks(),
 		faultChecks(),
 	)
 }

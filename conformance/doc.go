@@ -37,8 +37,8 @@
 //   - expiry: never early, at most slightly late, any ttl;
 //   - extend, release, sametoken: only the token that holds the lock, and exactly what was asked for;
 //   - context: contexts that have ended, or that end during the call;
-//   - watch, wait, fence: the rules of [locker.Watcher], [locker.Waiter] and [locker.Fencer], for a
-//     Locker that implements them;
+//   - watch, wait, fence, inspect, list: the rules of [locker.Watcher], [locker.Waiter],
+//     [locker.Fencer], [locker.Inspector] and [locker.Lister], for a Locker that implements them;
 //   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP
 //     proxy between Config.Addr and one more Locker, D, injects these faults exactly when they do harm.
 //

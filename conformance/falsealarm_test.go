@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -132,6 +133,10 @@ func TestOptional(t *testing.T) {
 			return time.Time{}, unsupported
 		}
 		f.OnFence = func(context.Context, string, string) (uint64, bool, error) { return 0, false, unsupported }
+		f.OnInspect = func(_ context.Context, key string) (locker.Info, error) { return locker.Info{Key: key}, unsupported }
+		f.OnList = func(context.Context, string) iter.Seq2[locker.Info, error] {
+			return func(yield func(locker.Info, error) bool) { yield(locker.Info{}, unsupported) }
+		}
 	})
 	full := mutants.Fakes(func(*mutants.Fake) {})
 	plain := full

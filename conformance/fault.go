@@ -19,7 +19,7 @@ import (
 
 func faultChecks() []harness.Check {
 	list := slices.Concat(lostReplyChecks(), pausedChecks(), hangChecks(), lateChecks(), brokenLinkChecks(),
-		waitFaultChecks(), pushChecks(), retryChecks())
+		waitFaultChecks(), pushChecks(), retryChecks(), inspectFaultChecks())
 	for i := range list {
 		list[i].Needs |= harness.NeedsNetwork
 	}
@@ -74,12 +74,12 @@ func (f *faulty) moment() time.Duration { return min(200*time.Millisecond+3*f.sl
 // maxSteps is more requests than an operation makes.
 const maxSteps = 20
 
-// asked returns the ttl that op asks for: a Release, a Fence and a Watch ask for none.
+// asked returns the ttl that op asks for, or 0 if it asks for none.
 func asked(op string, ttl time.Duration) time.Duration {
-	if op == "Release" || op == "Fence" || op == "Watch" {
-		return 0
+	if op == "Acquire" || op == "Extend" || op == "Wait" {
+		return ttl
 	}
-	return ttl
+	return 0
 }
 
 // eachStep runs try for the first request of an operation, the second, and so on, until the

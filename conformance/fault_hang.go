@@ -71,6 +71,12 @@ func (f *faulty) hungCalls(held, token string) []hungCall {
 	if e.Has(harness.NeedsWatch) {
 		calls = append(calls, op("Watch", e.Key(), ""))
 	}
+	if e.Has(harness.NeedsInspect) {
+		calls = append(calls, op("Inspect", held, ""))
+	}
+	if e.Has(harness.NeedsList) {
+		calls = append(calls, op("List", held, ""))
+	}
 	return calls
 }
 

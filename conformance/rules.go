@@ -2,8 +2,9 @@ package conformance
 
 // The contract of package locker, sentence by sentence, as its documentation states it: C for all
 // of [locker.Locker], A, E and R for Acquire, Extend and Release, W for [locker.Watcher], Q for the
-// queue of [locker.Waiter], F for [locker.Fencer]. Each sentence begins with its number, by which
-// failures refer to it. TestRules compares them with locker.go.
+// queue of [locker.Waiter], F for [locker.Fencer], I for [locker.Inspector], L for [locker.Lister].
+// Each sentence begins with its number, by which failures refer to it. TestRules compares them with
+// locker.go and inspect.go.
 const (
 	c1OneAttempt = "C1 One attempt. No method waits for a holder, sleeps, or retries on contention."
 	c1OwnSteps   = "C1 It may repeat its own steps up to three times when the value changed under it, and then " +
@@ -109,4 +110,23 @@ const (
 		"since, as the adapter documents."
 	f4Range       = "F4 Numbers are less than 2^63."
 	f5Unsupported = "F5 An error that wraps errors.ErrUnsupported means that this key has no fencing numbers."
+)
+
+const (
+	i1Reports = "I1 Inspector is a Locker that reports who holds a lock."
+	i2Tools   = "I2 It is for operators and tools: another process may change the lock before the answer arrives, so " +
+		"do not use it to decide whether to acquire the lock."
+	i3ChangesNothing = "I3 Inspect reports the state of the lock of key and changes nothing."
+	i4Foreign        = "I4 A value that the Locker recognizes as not its own is an error, as in C11."
+	i5Error          = "I5 With an error the Info has only the key."
+)
+
+const (
+	l1Held = "L1 Lister is a Locker that enumerates the locks that are held."
+	l2Once = "L2 List yields the locks that are held and whose keys begin with prefix, each once and in no " +
+		"particular order."
+	l3Meanwhile = "L3 A lock that is acquired or released meanwhile may be left out."
+	l4Errors    = "L4 An error that comes with the Info of a key concerns that key alone, and the iteration goes on; " +
+		"an error without a key ends it."
+	l5Unsupported = "L5 The error wraps errors.ErrUnsupported if this server cannot enumerate."
 )

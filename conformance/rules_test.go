@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,11 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRules compares the sentences in rules.go with the documentation in locker.go: together, in
+// TestRules compares the sentences in rules.go with the documentation of the interfaces: together, in
 // their order, those of a number are what is documented, and nothing that is documented is missing.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	documented := documentation(t, "../locker.go")
+	maps.Copy(documented, documentation(t, "../inspect.go"))
 	stated := make(map[string][]string) // by number, or by letter where only the method's text has an order
 	for _, rule := range statedRules(t) {
 		number, text, ok := strings.Cut(rule, " ")
@@ -31,7 +33,7 @@ func TestRules(t *testing.T) {
 		assert.Equal(t, text, strings.Join(stated[number], " "), "rule %s", number)
 	}
 	for number := range stated {
-		assert.Contains(t, documented, number, "locker.go has no rule of this number")
+		assert.Contains(t, documented, number, "no rule of this number is documented")
 	}
 }
 
@@ -45,6 +47,10 @@ func TestEveryRuleIsChecked(t *testing.T) {
 		w6Resumed:     "permits something",
 		q10NotHeld:    "says what an error does not mean",
 		f5Unsupported: "the checks of a Locker without fencing numbers are skipped",
+		i2Tools:       "gives advice",
+		i4Foreign:     "only the adapter's own tests know what a foreign value is",
+		l3Meanwhile:   "permits something",
+		l5Unsupported: "the checks of a Locker that cannot enumerate are skipped",
 	}
 	cited := make(map[string]bool)
 	for _, ck := range checks() {
@@ -113,7 +119,8 @@ func documentation(t *testing.T, name string) map[string]string {
 				texts[number] = text
 			}
 		}
-		letters := map[string]string{"Acquire": "A", "Extend": "E", "Release": "R", "Watch": "W", "Wait": "Q", "Fence": "F"}
+		letters := map[string]string{"Acquire": "A", "Extend": "E", "Release": "R", "Watch": "W", "Wait": "Q", "Fence": "F",
+			"Inspect": "I", "List": "L"}
 		for _, m := range in.Methods.List {
 			if len(m.Names) == 0 {
 				continue // the embedded Locker

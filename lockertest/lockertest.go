@@ -308,6 +308,7 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 
 // Inspect implements [locker.Inspector].
 func (l *Locker) Inspect(ctx context.Context, key string) (info locker.Info, err error) {
+	info.Key = key
 	_, end, err := l.begin(ctx, Call{Op: Inspect, Key: key})
 	if err == nil {
 		info, err = l.memory.Inspect(ctx, key)

@@ -22,5 +22,7 @@ const (
 	NeedsWait                              // a locker.Waiter
 	NeedsFence                             // a locker.Fencer
 	NeedsUnsupportedWait                   // a locker.Waiter that returns errors.ErrUnsupported
+	NeedsInspect                           // a locker.Inspector
+	NeedsList                              // a locker.Lister
 	NeedsDataLoss                          // Config.LoseData
 )

@@ -20,14 +20,16 @@ type Client struct {
 // Call is one operation of a client, and what it returned.
 type Call struct {
 	Client     *Client
-	Op         string // Acquire, Extend, Release, Wait, Fence or Watch
-	Key, Token string
-	TTL        time.Duration // 0 for a Release, a Fence and a Watch
+	Op         string        // a method of Locker or of one of the optional interfaces, or Break
+	Key, Token string        // Key is the prefix of a List
+	TTL        time.Duration // 0 for operations that ask for none
 	Start, End time.Time     // just before and just after it
-	OK         bool          // of a Wait and a Watch: that Err is nil
+	OK         bool          // of operations that do not return one: that Err is nil
 	Deadline   time.Time     // of a Wait
 	Fence      uint64        // of a Fence
 	Wakes      <-chan struct{}
+	Info       locker.Info // of an Inspect and a Break
+	Listed     []Entry     // of a List
 	Err        error
 	Quiet      bool // not in the history
 	Poll       bool // one of several until the answer is another
@@ -61,6 +63,10 @@ func (c Call) Result() string {
 		return "no channel, " + err
 	case c.Op == "Fence":
 		return fmt.Sprintf("%d, %v, %s", c.Fence, c.OK, err)
+	case c.Op == "Inspect", c.Op == "Break":
+		return describe(c.Info) + ", " + err
+	case c.Op == "List":
+		return Plural(len(c.Listed), "lock") + ", " + err
 	}
 	return fmt.Sprintf("%v, %s", c.OK, err)
 }
@@ -129,6 +135,15 @@ func (c *Client) send(ctx context.Context, r Call) Call {
 		r.Fence, r.OK, r.Err = c.Locker.(locker.Fencer).Fence(ctx, r.Key, r.Token)
 	case "Watch":
 		r.Wakes, r.Err = c.Locker.(locker.Watcher).Watch(ctx, r.Key)
+		r.OK = r.Err == nil
+	case "Inspect":
+		r.Info, r.Err = c.Locker.(locker.Inspector).Inspect(ctx, r.Key)
+		r.OK = r.Err == nil
+	case "Break":
+		r.Info, r.Err = locker.Break(ctx, c.Locker, r.Key)
+		r.OK = r.Err == nil
+	case "List":
+		r.Listed, r.Err = collect(c.Locker.(locker.Lister).List(ctx, r.Key))
 		r.OK = r.Err == nil
 	default:
 		panic("conformance: no operation " + r.Op)

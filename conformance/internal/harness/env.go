@@ -237,12 +237,13 @@ func (e *Env) SleepUntil(t time.Time) {
 	}
 }
 
-// Ended checks that r returned ctx's error. Why explains when ctx ended.
-func (e *Env) Ended(ctx context.Context, r Call, why string) {
+// Ended checks that r returned ctx's error, and returns r. Why explains when ctx ended.
+func (e *Env) Ended(ctx context.Context, r Call, why string) Call {
 	if r.OK || !errors.Is(r.Err, ctx.Err()) {
 		e.Fail(fmt.Sprintf("%s.%s returns an error that wraps %q: %s", r.Client.Name, r.Op, ctx.Err().Error(), why),
 			fmt.Sprintf("%s.%s = %s", r.Client.Name, r.Op, r.Result()))
 	}
+	return r
 }
 
 // HandOver makes another client release at the end of the check what from still holds.
@@ -261,11 +262,15 @@ func (e *Env) remember(c Call) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	id := [2]string{c.Key, c.Token}
-	switch {
-	case c.Op == "Release" && c.OK:
-		delete(e.held, id)
-	case c.OK && c.Op != "Fence" && c.Op != "Watch":
-		e.held[id] = c
+	switch c.Op {
+	case "Release":
+		if c.OK {
+			delete(e.held, id)
+		}
+	case "Acquire", "Extend", "Wait":
+		if c.OK {
+			e.held[id] = c
+		}
 	}
 }
 

@@ -125,4 +125,14 @@ func (s *Suite) probeOptional(ctx context.Context) {
 	} else if _, _, err := f.Fence(ctx, key, token); errors.Is(err, errors.ErrUnsupported) {
 		s.lacks[NeedsFence] = "Fence returns " + err.Error()
 	}
+	if i, ok := l.(locker.Inspector); !ok {
+		s.lacks[NeedsInspect] = fmt.Sprintf("%T is not a locker.Inspector", l)
+	} else if _, err := i.Inspect(ctx, key); errors.Is(err, errors.ErrUnsupported) {
+		s.lacks[NeedsInspect] = "Inspect returns " + err.Error()
+	}
+	if i, ok := l.(locker.Lister); !ok {
+		s.lacks[NeedsList] = fmt.Sprintf("%T is not a locker.Lister", l)
+	} else if _, err := collect(i.List(ctx, key)); errors.Is(err, errors.ErrUnsupported) {
+		s.lacks[NeedsList] = "List yields " + err.Error()
+	}
 }

@@ -21,9 +21,9 @@ type Mutant struct {
 
 // Local returns the mutants that need no server.
 func Local() []Mutant {
-	return slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(), contextMutants(),
-		watchMutants(), waitMutants(), fenceMutants())
+	return append(aside(slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(), contextMutants(),
+		watchMutants(), waitMutants(), fenceMutants())), slices.Concat(inspectMutants(), listMutants())...)
 }
 
 // Redis returns the mutants that need a real backend or a real network.
-func Redis() []Mutant { return redisMutants() }
+func Redis() []Mutant { return append(aside(redisMutants()), redisInspectMutants()...) }

@@ -1,0 +1,468 @@
+package mutants
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// aside lets mutants that are wrong about locks themselves do anything in the checks of Inspect and
+// List, which are proved by mutants of their own.
+func aside(list []Mutant) []Mutant {
+	for i := range list {
+		list[i].May = append(slices.Clone(list[i].May), "inspect/*", "list/*")
+	}
+	return list
+}
+
+// shows changes what Inspect and List report.
+func (f *Fake) shows(change func(info locker.Info) locker.Info) {
+	inspect, list := f.OnInspect, f.OnList
+	f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) {
+		info, err := inspect(ctx, key)
+		if err != nil {
+			return info, err
+		}
+		return change(info), nil
+	}
+	f.OnList = func(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+		return func(yield func(locker.Info, error) bool) {
+			for info, err := range list(ctx, prefix) {
+				if err == nil {
+					info = change(info)
+				}
+				if !yield(info, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// beside does something before each inspection.
+func (f *Fake) beside(do func(key string)) {
+	inspect := f.OnInspect
+	f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) {
+		if ctx.Err() == nil {
+			do(key)
+		}
+		return inspect(ctx, key)
+	}
+}
+
+func inspectMutants() []Mutant {
+	about := []string{"inspect/*", "list/*", "wait/*"}
+	mutant := func(name string, alter func(f *Fake), must ...string) Mutant {
+		return Mutant{Name: name, Only: about, Must: must, May: []string{"inspect/*", "list/*"}, Alter: alter}
+	}
+	return []Mutant{
+		mutant("inspect: the TTL is rounded up to seconds", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info {
+				i.TTL = (i.TTL + time.Second - 1).Truncate(time.Second)
+				return i
+			})
+		}, "inspect/holder", "list/prefix"),
+		mutant("inspect: the TTL is that of the acquisition", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if i.Token != "" {
+					i.TTL = f.lastTTL[i.Key]
+				}
+				return i
+			})
+		}, "inspect/holder"),
+		mutant("inspect: the TTL in another unit", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info { i.TTL /= 1000; return i })
+		}, "inspect/holder", "list/prefix", "list/concurrent"),
+		mutant("inspect: the token of the queue's head", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if queue := f.queues[i.Key]; len(queue) > 0 {
+					i.Token = queue[0].token
+				}
+				return i
+			})
+		}, "inspect/queue"),
+		mutant("inspect: the holder is one of the waiters", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info { i.Waiters++; return i })
+		}, "inspect/queue"),
+		mutant("inspect: waiters that have left are counted", func(f *Fake) {
+			most := make(map[string]int)
+			f.shows(func(i locker.Info) locker.Info {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				most[i.Key] = max(most[i.Key], i.Waiters)
+				i.Waiters = most[i.Key]
+				return i
+			})
+		}, "inspect/queue"),
+		mutant("inspect: extends the lock", func(f *Fake) {
+			f.beside(func(key string) {
+				if it, ok := f.get(key); ok {
+					f.store.extend(key, it.token, time.Minute)
+				}
+			})
+		}, "inspect/no-side-effects", "inspect/expiry"),
+		mutant("inspect: takes a free lock", func(f *Fake) {
+			f.beside(func(key string) { f.setNX(key, "inspector", time.Minute) })
+		}, "inspect/holder", "inspect/no-side-effects"),
+		mutant("inspect: the queue is served out of turn", func(f *Fake) {
+			f.beside(func(key string) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if len(f.queues[key]) > 1 {
+					f.grant(key, f.queues[key][0])
+				}
+			})
+		}, "inspect/queue"),
+		mutant("inspect: locks that have expired are held", func(f *Fake) {
+			f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				info := f.infoLocked(key)
+				if it, ok := f.items[key]; ok {
+					info.Token = it.token
+				}
+				return info, ctx.Err()
+			}
+		}, "inspect/expiry", "inspect/context"),
+		mutant("inspect: the locks of this Locker only", func(f *Fake) {
+			mine := make(map[string]bool)
+			acquire := f.OnAcquire
+			f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+				ok, err := acquire(ctx, key, token, ttl)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				mine[token] = mine[token] || ok
+				return ok, err
+			}
+			f.shows(func(i locker.Info) locker.Info {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if !mine[i.Token] {
+					i.Token = ""
+				}
+				return i
+			})
+		}, "inspect/from-another-client", "inspect/break"),
+		mutant("inspect: the token as it is stored", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info { i.Token = hex.EncodeToString([]byte(i.Token)); return i })
+		}, "inspect/holder", "inspect/any-name", "inspect/break"),
+		mutant("inspect: the token up to a NUL", func(f *Fake) {
+			f.shows(func(i locker.Info) locker.Info { i.Token = upToNUL(i.Token); return i })
+		}, "inspect/any-name"),
+		mutant("inspect: the key cleaned as a path", func(f *Fake) {
+			inspect := f.OnInspect
+			f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) {
+				info, err := inspect(ctx, path.Clean(key))
+				info.Key = key
+				return info, err
+			}
+		}, "inspect/any-name"),
+		mutant("inspect: without the key", func(f *Fake) {
+			inspect := f.OnInspect
+			f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) {
+				info, err := inspect(ctx, key)
+				info.Key = ""
+				return info, err
+			}
+		}, "inspect/holder", "inspect/context"),
+		mutant("inspect: a holder beside an error", func(f *Fake) {
+			f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) { return f.inspect(key), ctx.Err() }
+		}, "inspect/context"),
+		mutant("inspect: ignores ctx", func(f *Fake) {
+			f.OnInspect = func(_ context.Context, key string) (locker.Info, error) { return f.inspect(key), nil }
+		}, "inspect/context"),
+		mutant("inspect: a break that only forgets the lock", func(f *Fake) {
+			own := make(map[string]bool)
+			wait, acquire := f.OnWait, f.OnAcquire
+			f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+				f.mu.Lock()
+				own[token] = true
+				f.mu.Unlock()
+				return acquire(ctx, key, token, ttl)
+			}
+			f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				f.mu.Lock()
+				own[token] = true
+				f.mu.Unlock()
+				return wait(ctx, key, token, ttl)
+			}
+			f.Releases(func(key, token string) bool {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				it, ok := f.live(key)
+				if !ok || it.token != token {
+					return false
+				}
+				if delete(f.items, key); own[token] {
+					f.free(key)
+				}
+				return true
+			})
+		}, "inspect/break-wakes"),
+		mutant("inspect: only own locks can be broken", func(f *Fake) {
+			own := make(map[string]bool)
+			acquire := f.OnAcquire
+			f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+				f.mu.Lock()
+				own[token] = true
+				f.mu.Unlock()
+				return acquire(ctx, key, token, ttl)
+			}
+			f.Releases(func(key, token string) bool {
+				f.mu.Lock()
+				mine := own[token]
+				f.mu.Unlock()
+				return mine && f.store.release(key, token)
+			})
+		}, "inspect/break", "inspect/break-wakes"),
+	}
+}
+
+// lists replaces what List yields.
+func (f *Fake) lists(list func(ctx context.Context, prefix string, yield func(locker.Info, error) bool)) {
+	f.OnList = func(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+		return func(yield func(locker.Info, error) bool) { list(ctx, prefix, yield) }
+	}
+}
+
+// omits leaves locks out of what List yields.
+func (f *Fake) omits(leaveOut func(prefix string, n int, info locker.Info) bool) {
+	list := f.OnList
+	f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+		n := 0
+		for info, err := range list(ctx, prefix) {
+			n++
+			if err == nil && leaveOut(prefix, n, info) {
+				continue
+			}
+			if !yield(info, err) {
+				return
+			}
+		}
+	})
+}
+
+func listMutants() []Mutant {
+	mutant := func(name string, alter func(f *Fake), must ...string) Mutant {
+		return Mutant{Name: name, Only: []string{"list/*"}, Must: must, May: []string{"list/*"}, Alter: alter}
+	}
+	return []Mutant{
+		mutant("list: the prefix is a pattern", func(f *Fake) {
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range pages(ctx, func() []locker.Info { return f.list("") }) {
+					if ok, _ := path.Match(strings.ReplaceAll(prefix, "/", "|")+"*", strings.ReplaceAll(info.Key, "/", "|")); !ok && err == nil {
+						continue
+					}
+					if !yield(info, err) {
+						return
+					}
+				}
+			})
+		}, "list/prefix"),
+		mutant("list: the prefix is a pattern of SQL", func(f *Fake) {
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range pages(ctx, func() []locker.Info { return f.list("") }) {
+					if err == nil && !like(prefix, info.Key) {
+						continue
+					}
+					if !yield(info, err) {
+						return
+					}
+				}
+			})
+		}, "list/prefix"),
+		mutant("list: not the key that is the prefix", func(f *Fake) {
+			f.omits(func(prefix string, _ int, info locker.Info) bool { return info.Key == prefix })
+		}, "list/prefix"),
+		mutant("list: the prefix ends with a separator", func(f *Fake) {
+			f.omits(func(prefix string, _ int, info locker.Info) bool {
+				rest := strings.TrimPrefix(info.Key, prefix)
+				return rest != "" && rest[0] != '/' && !strings.HasSuffix(prefix, "/")
+			})
+		}, "list/prefix", "list/all"),
+		mutant("list: an empty prefix lists nothing", func(f *Fake) {
+			f.omits(func(prefix string, _ int, _ locker.Info) bool { return prefix == "" })
+		}, "list/all"),
+		mutant("list: locks that are free", func(f *Fake) {
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				f.mu.Lock()
+				var all []locker.Info
+				for key, it := range f.items {
+					if strings.HasPrefix(key, prefix) {
+						all = append(all, locker.Info{Key: key, Token: it.token, TTL: time.Until(it.expires), Waiters: -1})
+					}
+				}
+				f.mu.Unlock()
+				for _, info := range all {
+					if !yield(info, nil) {
+						return
+					}
+				}
+				if err := ctx.Err(); err != nil {
+					yield(locker.Info{}, err)
+				}
+			})
+			f.Releases(func(key, token string) bool { return f.store.extend(key, token, -time.Second) })
+		}, "list/prefix", "list/many", "list/all"),
+		mutant("list: the first page only", func(f *Fake) {
+			f.omits(func(_ string, n int, _ locker.Info) bool { return n > pageSize })
+		}, "list/many", "list/concurrent"),
+		mutant("list: the first two thousand only", func(f *Fake) {
+			f.omits(func(_ string, n int, _ locker.Info) bool { return n > 2000 })
+		}, "list/many"),
+		mutant("list: pages by offset", func(f *Fake) {
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for offset := 0; ; offset += 10 {
+					if err := ctx.Err(); err != nil {
+						yield(locker.Info{}, err)
+						return
+					}
+					page := f.list(prefix)
+					page = page[min(offset, len(page)):]
+					if len(page) == 0 {
+						return
+					}
+					for _, info := range page[:min(10, len(page))] {
+						if !yield(info, nil) {
+							return
+						}
+					}
+				}
+			})
+		}, "list/concurrent"),
+		mutant("list: keys that are met twice are yielded twice", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				n := 0
+				for info, err := range list(ctx, prefix) {
+					if n++; n%100 == 99 && err == nil && !yield(info, nil) {
+						return
+					}
+					if !yield(info, err) {
+						return
+					}
+				}
+			})
+		}, "list/many"),
+		mutant("list: yields after it was told to stop", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					yield(info, err)
+				}
+			})
+		}, "list/break"),
+		mutant("list: each List leaves a goroutine", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				next := make(chan locker.Info)
+				go func() {
+					defer close(next)
+					for info, err := range list(ctx, prefix) {
+						if err == nil {
+							next <- info
+						}
+					}
+				}()
+				for info := range next {
+					if !yield(info, nil) {
+						return
+					}
+				}
+				if err := ctx.Err(); err != nil {
+					yield(locker.Info{}, err)
+				}
+			})
+		}, "list/break"),
+		mutant("list: cannot be used in its own body", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					if !yield(info, err) {
+						return
+					}
+					if now := f.inspect(info.Key); err == nil && now.Token != info.Token {
+						yield(locker.Info{}, errors.New("changed meanwhile"))
+						return
+					}
+				}
+			})
+		}, "list/break"),
+		mutant("list: ends without its context's error", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					if err != nil || !yield(info, err) {
+						return
+					}
+				}
+			})
+		}, "list/context"),
+		mutant("list: looks at its context only in the beginning", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				n := 0
+				for info, err := range list(context.WithoutCancel(ctx), prefix) {
+					if n++; n == 1 && ctx.Err() != nil {
+						err, info = ctx.Err(), locker.Info{}
+					}
+					if !yield(info, err) || err != nil || n > 1 && ctx.Err() != nil {
+						return
+					}
+				}
+			})
+		}, "list/context"),
+		mutant("list: goes on after its error", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					if !yield(info, err) || err != nil && !yield(locker.Info{}, err) {
+						return
+					}
+				}
+			})
+		}, "list/context"),
+		mutant("list: an error for each lock that is held", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					if err == nil {
+						info, err = locker.Info{Key: info.Key}, errors.New("not a lock")
+					}
+					if !yield(info, err) {
+						return
+					}
+				}
+			})
+		}, "list/prefix", "list/many", "list/break"),
+	}
+}
+
+// like reports whether name matches the prefix as LIKE does.
+func like(prefix, name string) bool {
+	for i := range prefix {
+		switch {
+		case prefix[i] == '%':
+			for j := i; j <= len(name); j++ {
+				if like(prefix[i+1:], name[j:]) {
+					return true
+				}
+			}
+			return false
+		case i >= len(name) || prefix[i] != '_' && prefix[i] != name[i]:
+			return false
+		}
+	}
+	return true
+}
