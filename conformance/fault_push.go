@@ -61,6 +61,9 @@ func pushChecks() []harness.Check {
 		Run: func(e *harness.Env) {
 			withoutPush(e, "", seldom, nil, func(f *faulty, before map[*faultproxy.Link]struct{}) {
 				e.Note("%s that D has opened since it waits hang from now on", harness.Plural(f.p.HangOthers(before), "connection"))
+				if n := f.p.Silence(); n > 0 {
+					e.Note("on %s that D has opened, it hears nothing from now on", harness.Plural(n, "stream"))
+				}
 			})
 		},
 	}}

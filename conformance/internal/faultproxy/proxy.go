@@ -82,19 +82,6 @@ func (p *Proxy) Count() (requests, connections int) {
 	return p.requests, p.accepted
 }
 
-// Multiplexes reports whether a connected client sends several requests at the same time on one
-// connection, as HTTP/2 allows.
-func (p *Proxy) Multiplexes() bool {
-	for l := range p.Connected() {
-		if s := l.speaks.Load(); s != nil {
-			if _, ok := (*s).(*streams); ok {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // Arm makes the nth request from now on, counted from 1, run into a fault. It replaces the fault
 // that was armed before.
 func (p *Proxy) Arm(kind Kind, n int) *Fault {
@@ -232,6 +219,9 @@ func (p *Proxy) Heal(tb testing.TB) {
 	tb.Helper()
 	p.Disarm()
 	p.Delay(0)
+	for _, s := range p.multiplexed() {
+		s.silence(false)
+	}
 	p.mu.Lock()
 	p.slamming = false
 	gates := []chan struct{}{p.gate, p.replies, p.dials}

@@ -23,6 +23,9 @@ type streams struct {
 
 	mu   sync.Mutex
 	open map[uint32]*stream // until the server ends its side, or the client resets the stream
+	mute map[uint32]bool    // streams on which the client hears nothing
+
+	kept []frame // of the server, on these streams; used by fromServer alone
 }
 
 type stream struct {

@@ -36,11 +36,19 @@ func (s *streams) back(f frame, rest []byte) bool {
 		case <-l.p.closed:
 		}
 	}
+	if s.muted(f) {
+		s.kept = append(s.kept, f)
+		return true
+	}
 	if !l.p.flow(l, true) || answers && !l.p.delay() {
 		return false
 	}
+	// Even if the client has hung up, the server's frames are read.
+	for ; len(s.kept) > 0 && !s.silent(); s.kept = s.kept[1:] {
+		l.client.Write(s.kept[0])
+	}
 	if len(rest) > 0 {
-		l.client.Write(rest) // even if the client has hung up, the server's frames are read
+		l.client.Write(rest)
 	}
 	return true
 }

@@ -326,6 +326,47 @@ func TestStreamsHang(t *testing.T) {
 	assert.Equal(t, sent{text: "did a"}, <-result)
 }
 
+// Open streams can be silenced alone.
+func TestStreamsSilence(t *testing.T) {
+	_, p, c := streamed(t)
+	body, messages := io.Pipe()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+c.addr+"/each", body)
+	require.NoError(t, err)
+	go io.WriteString(messages, "a")
+	response, err := c.Do(request)
+	require.NoError(t, err)
+	heard := make(chan string)
+	go func() {
+		defer close(heard)
+		buf := make([]byte, 100)
+		for {
+			n, err := response.Body.Read(buf)
+			if err != nil {
+				return
+			}
+			heard <- string(buf[:n])
+		}
+	}()
+	require.Equal(t, "did a", <-heard)
+	require.Equal(t, 1, p.Silence())
+	_, err = io.WriteString(messages, "b")
+	require.NoError(t, err)
+	for range 5 {
+		c.ask("beside")
+	}
+	select {
+	case text := <-heard:
+		require.Fail(t, "the stream is not silent", text)
+	default:
+	}
+	p.Heal(t)
+	c.ask("again")
+	require.Equal(t, "did b", <-heard)
+	messages.Close()
+	_, ok := <-heard
+	require.False(t, ok)
+}
+
 // A server may send frames, or a part of one, before the client has shown what it speaks.
 func TestStreamsAfterAServerThatSpeaksFirst(t *testing.T) {
 	t.Parallel()

@@ -146,7 +146,7 @@ func (l http2Lock) Wait(ctx context.Context, key, token string, ttl time.Duratio
 		}
 		if err == nil {
 			held = true
-			_, err = l.asks(ctx, "wait", key, token, ttl)
+			err = l.granted(ctx, key, token, ttl)
 		}
 		if err == nil {
 			continue
@@ -159,6 +159,28 @@ func (l http2Lock) Wait(ctx context.Context, key, token string, ttl time.Duratio
 			err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
 		}
 		return time.Time{}, err
+	}
+}
+
+// granted returns when token holds the lock: the server says so, or it turns out when looking from
+// time to time.
+func (l http2Lock) granted(ctx context.Context, key, token string, ttl time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	told := make(chan error, 1)
+	go func() {
+		_, err := l.asks(ctx, "wait", key, token, ttl)
+		told <- err
+	}()
+	for {
+		select {
+		case err := <-told:
+			return err
+		case <-time.After(3 * time.Second):
+			if ok, err := l.Extend(ctx, key, token, ttl); ok || err != nil {
+				return err
+			}
+		}
 	}
 }
 

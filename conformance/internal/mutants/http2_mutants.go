@@ -77,10 +77,10 @@ func HTTP2() []Mutant {
 		Config: OnHTTP2(func(l http2Lock) locker.Locker { return watchUntilBroken{l} }),
 		Must:   []string{"fault/watch-disconnect"},
 	}, {
-		Name:   "HTTP/2: wait that believes a late grant",
+		Name:   "HTTP/2: wait that relies on one response, and believes it",
 		Only:   faults,
 		Config: OnHTTP2(func(l http2Lock) locker.Locker { return waitsCredulously{l} }),
-		Must:   []string{"fault/delayed-grant"},
+		Must:   []string{"fault/delayed-grant", "fault/push-silent"},
 		May:    []string{"fault/wait-disconnect", "fault/wait-reply-lost"},
 	}}
 }
