@@ -21,8 +21,8 @@
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .
 //
 // The checks run at the same time and mostly wait, so all of them together take about as long as
-// the longest: about ten seconds, or twenty with faults. A few need the backend for themselves
-// and run after the others. Keys and tokens are random, and locks are brief or released in the
+// the longest: about ten seconds, or twenty with faults. A few need the backend for themselves,
+// as those of List do, and run after the others. Keys and tokens are random, and locks are brief or released in the
 // end. So the backend may be shared, and Run may be called any number of times, even
 // concurrently.
 //

@@ -30,7 +30,7 @@ type http2Lock struct {
 }
 
 // rpcTimeout bounds a call that its caller may have left behind.
-const rpcTimeout = 8 * time.Second
+const rpcTimeout = 20 * time.Second
 
 // unencrypted is HTTP/2 without TLS and nothing else.
 func unencrypted() *http.Protocols {
@@ -285,6 +285,13 @@ func (h http2Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer, err = h.locks.Release(once, key, token)
 	case "/fence":
 		answer, _, err = h.locks.Fence(once, key, token)
+	case "/inspect":
+		var info locker.Info
+		info, err = h.locks.Inspect(once, key)
+		answer = writeInfo(info)
+	case "/list":
+		h.list(ctx, w, key, token)
+		return
 	case "/holder":
 		var info locker.Info
 		info, err = h.locks.Inspect(once, key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"sync"
 	"testing"
 	"time"
@@ -71,6 +72,12 @@ func HTTP2() []Mutant {
 		Config: onHTTP2Through(withoutContext),
 		Must:   []string{"fault/hang-cancel", "fault/hang-deadline", "fault/reply-after-cancel"},
 		May:    []string{"fault/late-acquire", "fault/late-acquire-released", "fault/late-acquire-cleanup"},
+	}, {
+		Name:   "HTTP/2: a list that ends at its first error",
+		Only:   faults,
+		Config: OnHTTP2(func(l http2Lock) locker.Locker { return listsUntilBroken{l} }),
+		Must:   []string{"fault/list-unanswered"},
+		May:    []string{"fault/hang-deadline", "fault/hang-cancel"},
 	}, {
 		Name:   "HTTP/2: watch that ends with its stream",
 		Only:   faults,
@@ -261,4 +268,17 @@ func (l waitsCredulously) Wait(ctx context.Context, key, token string, ttl time.
 		return time.Time{}, err
 	}
 	return time.Now().Add(ttl), nil
+}
+
+// listsUntilBroken takes an error for the end.
+type listsUntilBroken struct{ http2Lock }
+
+func (l listsUntilBroken) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		for info, err := range l.http2Lock.List(ctx, prefix) {
+			if err != nil || !yield(info, err) {
+				return
+			}
+		}
+	}
 }
