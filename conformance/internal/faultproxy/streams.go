@@ -23,6 +23,7 @@ type streams struct {
 
 	mu   sync.Mutex
 	open map[uint32]*stream // until the server ends its side, or the client resets the stream
+	last uint32             // the stream that the client has opened last
 	mute map[uint32]bool    // streams on which the client hears nothing
 
 	kept []frame // of the server, on these streams; used by fromServer alone
@@ -94,9 +95,9 @@ func (s *streams) begin(f frame) (st *stream, begins bool, fault *Fault) {
 	defer s.mu.Unlock()
 	id := f.stream()
 	st = s.open[id]
-	if st == nil && f.kind() == frameHeaders {
+	if st == nil && f.kind() == frameHeaders && id > s.last {
 		st = new(stream)
-		s.open[id] = st
+		s.open[id], s.last = st, id
 	}
 	if st == nil { // of the connection, or of a stream that is over
 		return nil, false, nil

@@ -326,6 +326,27 @@ func TestStreamsHang(t *testing.T) {
 	assert.Equal(t, sent{text: "did a"}, <-result)
 }
 
+// What a client sends on a stream that the server has ended is no request.
+func TestStreamsThatAreOver(t *testing.T) {
+	t.Parallel()
+	s := newStreams(&Link{p: new(Proxy)})
+	headers := frame("\x00\x00\x00\x01\x05\x00\x00\x00\x03") // of a whole message
+	data := frame("\x00\x00\x01\x00\x00\x00\x00\x00\x03x")
+	_, begins, _ := s.begin(headers)
+	assert.True(t, begins)
+	_, begins, _ = s.begin(data)
+	assert.False(t, begins, "it is under way")
+	answers, _ := s.answer(headers)
+	assert.True(t, answers)
+	for _, f := range []frame{headers, data} {
+		_, begins, _ = s.begin(f)
+		assert.False(t, begins)
+		answers, _ = s.answer(f)
+		assert.False(t, answers)
+	}
+	assert.Empty(t, s.open)
+}
+
 // Open streams can be silenced alone.
 func TestStreamsSilence(t *testing.T) {
 	_, p, c := streamed(t)
