@@ -55,6 +55,26 @@ func (f *Fake) beside(do func(key string)) {
 	}
 }
 
+// owns returns a map, guarded by mu, of the tokens with which this Locker has been called.
+func (f *Fake) owns() map[string]bool {
+	own := make(map[string]bool)
+	note := func(token string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		own[token] = true
+	}
+	acquire, wait := f.OnAcquire, f.OnWait
+	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+		note(token)
+		return acquire(ctx, key, token, ttl)
+	}
+	f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		note(token)
+		return wait(ctx, key, token, ttl)
+	}
+	return own
+}
+
 func inspectMutants() []Mutant {
 	about := []string{"inspect/*", "list/*", "wait/*"}
 	mutant := func(name string, alter func(f *Fake), must ...string) Mutant {
@@ -181,20 +201,7 @@ func inspectMutants() []Mutant {
 			f.OnInspect = func(_ context.Context, key string) (locker.Info, error) { return f.inspect(key), nil }
 		}, "inspect/context"),
 		mutant("inspect: a break that only forgets the lock", func(f *Fake) {
-			own := make(map[string]bool)
-			wait, acquire := f.OnWait, f.OnAcquire
-			f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-				f.mu.Lock()
-				own[token] = true
-				f.mu.Unlock()
-				return acquire(ctx, key, token, ttl)
-			}
-			f.OnWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-				f.mu.Lock()
-				own[token] = true
-				f.mu.Unlock()
-				return wait(ctx, key, token, ttl)
-			}
+			own := f.owns()
 			f.Releases(func(key, token string) bool {
 				f.mu.Lock()
 				defer f.mu.Unlock()
@@ -209,14 +216,7 @@ func inspectMutants() []Mutant {
 			})
 		}, "inspect/break-wakes"),
 		mutant("inspect: only own locks can be broken", func(f *Fake) {
-			own := make(map[string]bool)
-			acquire := f.OnAcquire
-			f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-				f.mu.Lock()
-				own[token] = true
-				f.mu.Unlock()
-				return acquire(ctx, key, token, ttl)
-			}
+			own := f.owns()
 			f.Releases(func(key, token string) bool {
 				f.mu.Lock()
 				mine := own[token]

@@ -96,7 +96,7 @@ func listMutants() []Mutant {
 				}
 			})
 			f.Releases(func(key, token string) bool { return f.store.extend(key, token, -time.Second) })
-		}, "list/prefix", "list/many", "list/all"),
+		}, "list/prefix", "list/many"),
 		mutant("list: the first page only", func(f *Fake) {
 			f.omits(func(_ string, n int, _ locker.Info) bool { return n > pageSize })
 		}, "list/many", "list/concurrent"),
