@@ -42,7 +42,7 @@ func unencrypted() *http.Protocols {
 func newHTTP2Lock(tb testing.TB, addr string) http2Lock {
 	transport := &http.Transport{
 		Protocols:       unencrypted(),
-		IdleConnTimeout: 2 * time.Second,
+		IdleConnTimeout: 5 * time.Second,
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: 100 * time.Millisecond, PingTimeout: time.Minute},
 	}
 	tb.Cleanup(transport.CloseIdleConnections)
