@@ -61,6 +61,10 @@ func newLease(ctx context.Context, obs *observation, l Locker, key, token string
 	}
 	if o.keepAlive {
 		lease.startKeepAlive(ctx, o.maxHold)
+	} else if obs != nil && !obs.leaseless {
+		lease.mu.Lock()
+		defer lease.unlock()
+		lease.watchDeadline() // even a lease that is never used again is reported as lost
 	}
 	return lease
 }

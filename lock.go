@@ -72,7 +72,7 @@ func resume(ctx context.Context, op string, l Locker, key, token string, ttl tim
 		obs.end(err)
 		return nil, err
 	}
-	obs.end(nil)
+	obs.hold()
 	o.minHold = 0
 	return newLease(ctx, obs, l, key, token, ttl, deadline, o), nil
 }
@@ -94,11 +94,14 @@ func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duratio
 	}
 	acquireCtx, obs := observe(ctx, observer, key)
 	a.obs = obs
+	returned := false
+	defer obs.endUnless(&returned)
 	if wait {
 		err = a.persist(acquireCtx)
 	} else {
 		err = a.try(acquireCtx)
 	}
+	returned = true
 	if err != nil {
 		err = wrap(op, key, err)
 		obs.end(err)
@@ -110,7 +113,7 @@ func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duratio
 			a.cleanUp(ctx)
 		}
 	}()
-	obs.end(nil)
+	obs.hold()
 	reported = true
 	return newLease(ctx, obs, l, key, a.token, ttl, a.deadline, o), nil
 }

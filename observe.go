@@ -2,6 +2,7 @@ package locker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,14 @@ type Event struct {
 	// Err is the reason for Refused, Failed, ExtendFailed, Lost and UnlockFailed, and may be set
 	// for Waiting.
 	Err error
+
+	// Waiters is the change in the number of acquisitions that wait: 1 for Waiting, and -1 for the
+	// end of an acquisition that was reported as Waiting. Leases is the change in the number of
+	// leases that are held: 1 for Acquired, and -1 for the first event that ends the lease, which is
+	// Lost, Unlocked, UnlockFailed or Detached. Both are 0 otherwise, so each adds up to the present
+	// number, in an order that may differ from that of the events. Leases is always 0 where there is
+	// no lease: for a method of the Locker that is called directly, and under a cohort.
+	Waiters, Leases int
 }
 
 // EventKind is the kind of an [Event].
@@ -64,9 +73,8 @@ const (
 	// ExtendFailed means that an extension failed. The lease is held until its deadline.
 	ExtendFailed
 
-	// Lost means that the lease was lost. It is reported once, and on time if the lease has a
-	// keep-alive or if its Lost or Context was called. Otherwise it is reported when a method of
-	// the lease next notices.
+	// Lost means that the lease was lost. It is reported once, and on time. If the backend is the
+	// first to report the loss, in answer to an Unlock, only UnlockFailed is reported.
 	Lost
 
 	// Unlocked means that the lock was released.
@@ -134,10 +142,15 @@ type observation struct {
 	context.Context // the acquisition's
 	observer        Observer
 	key             string
+	leaseless       bool        // nothing holds the lock by the lease
 	began           time.Time   // the acquisition
 	acquired        time.Time   // the lock
 	waits           atomic.Bool // Waiting was reported, or no longer may be
+	held            atomic.Bool // the lease was reported, and its end was not
 }
+
+// leaseless is the Observer of acquisitions whose leases are not used.
+type leaseless struct{ Observer }
 
 // observe begins the observation of an acquisition, and returns the context for it. Without an
 // observer it is nil.
@@ -146,6 +159,9 @@ func observe(ctx context.Context, o Observer, key string) (context.Context, *obs
 		return ctx, nil
 	}
 	obs := &observation{Context: ctx, observer: o, key: key, began: time.Now()}
+	if inner, ok := o.(leaseless); ok {
+		obs.observer, obs.leaseless = inner.Observer, true
+	}
 	return obs, obs
 }
 
@@ -165,35 +181,71 @@ func (o *observation) NoteWaiting() {
 
 func (o *observation) wait(err error) {
 	if o != nil && !o.waits.Swap(true) {
-		o.observer.Observe(o.Context, Event{Waiting, o.key, time.Since(o.began), err})
+		e := Event{Kind: Waiting, Key: o.key, Took: time.Since(o.began), Err: err, Waiters: 1}
+		o.observer.Observe(o.Context, e)
 	}
 }
 
-// end reports how the acquisition ended.
+// end reports how an acquisition without a lease ended.
 func (o *observation) end(err error) {
-	if o == nil {
-		return
+	if o != nil {
+		o.conclude(err, 0)
 	}
-	o.waits.Store(true)
+}
+
+// hold reports that an acquisition has ended with a lease.
+func (o *observation) hold() {
+	switch {
+	case o == nil:
+	case o.leaseless:
+		o.conclude(nil, 0)
+	default:
+		o.held.Store(true)
+		o.conclude(nil, 1)
+	}
+}
+
+func (o *observation) conclude(err error, leases int) {
 	now := time.Now()
-	e := Event{acquisitionKind(err), o.key, now.Sub(o.began), err}
+	e := Event{Kind: acquisitionKind(err), Key: o.key, Took: now.Sub(o.began), Err: err, Leases: leases}
+	if o.waits.Swap(true) {
+		e.Waiters = -1
+	}
 	if err == nil {
 		o.acquired = now
 	}
 	o.observer.Observe(o.Context, e)
 }
 
-func (o *observation) cleanedUp() {
-	if o != nil {
-		o.observer.Observe(o.background(), Event{CleanedUp, o.key, time.Since(o.began), nil})
+// endUnless is deferred by an acquisition: without it, one whose Locker panics would wait forever.
+func (o *observation) endUnless(returned *bool) {
+	if !*returned {
+		o.end(errNoReturn)
 	}
 }
 
-// lease reports an event of the lease.
-func (o *observation) lease(ctx context.Context, kind EventKind, err error) {
+var errNoReturn = errors.New("the Locker panicked or called runtime.Goexit")
+
+func (o *observation) cleanedUp() {
 	if o != nil {
-		o.observer.Observe(ctx, Event{kind, o.key, time.Since(o.acquired), err})
+		e := Event{Kind: CleanedUp, Key: o.key, Took: time.Since(o.began)}
+		o.observer.Observe(o.background(), e)
 	}
+}
+
+// lease reports an event of the lease. The first one that ends it counts.
+func (o *observation) lease(ctx context.Context, kind EventKind, err error) {
+	if o == nil {
+		return
+	}
+	e := Event{Kind: kind, Key: o.key, Took: time.Since(o.acquired), Err: err}
+	switch kind {
+	case Lost, Unlocked, UnlockFailed, Detached:
+		if o.held.Swap(false) {
+			e.Leases = -1
+		}
+	}
+	o.observer.Observe(ctx, e)
 }
 
 // background returns the context for events that no caller waits for.

@@ -58,8 +58,14 @@ func reveal(l Locker) (Locker, Observer, error) {
 var errNilObserver = errors.New("nil Observer")
 
 // Substitute returns l with the observer of o. A Locker of package cohort acquires through a Locker
-// of its own, and with this method and Behind each of these acquisitions is reported as one.
-func (o *observed) Substitute(l Locker) Locker { return Observed(l, o.observer) }
+// of its own, and with this method and Behind each of these acquisitions is reported as one. It
+// keeps no lease: it extends and releases the lock by direct calls.
+func (o *observed) Substitute(l Locker) Locker {
+	if o.observer == nil {
+		return Observed(l, nil)
+	}
+	return Observed(l, leaseless{o.observer})
+}
 
 // Behind returns the Locker that is observed.
 func (o *observed) Behind() Locker { return o.Locker }
@@ -157,7 +163,10 @@ func (w waits) Wait(ctx context.Context, key, token string, ttl time.Duration) (
 		return time.Time{}, err
 	}
 	waitCtx, obs := observe(ctx, w.o.observer, key)
+	returned := false
+	defer obs.endUnless(&returned)
 	deadline, err := w.o.Locker.(Waiter).Wait(waitCtx, key, token, ttl)
+	returned = true
 	if !errors.Is(err, errors.ErrUnsupported) {
 		obs.end(err)
 	}

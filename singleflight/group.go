@@ -78,6 +78,7 @@ func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(
 			f.done = make(chan struct{})
 		}
 		g.mu.Unlock()
+		noteFirst(ctx, f.first)
 		if !canEnd { // a shorter path, since a thousand callers may take it
 			<-f.done
 			return f.v, f.shared, f.err
@@ -96,6 +97,7 @@ func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(
 	e.open = f
 	g.keys.set(key, e)
 	g.mu.Unlock()
+	noteFirst(ctx, nil)
 
 	if !canEnd {
 		f.run(fn, true)

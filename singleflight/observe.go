@@ -16,6 +16,10 @@ type LoadEvent struct {
 	// Err is the error of LoadFailed, RefreshFailed and StoreFailed. With LoadedUnlocked it is
 	// the reason for loading without the lock.
 	Err error
+
+	// First is the context of the caller that began the load, if this caller joined it, and
+	// otherwise nil. It may have ended: it is there for its values, such as a trace's.
+	First context.Context
 }
 
 // LoadEventKind is the kind of a [LoadEvent].
@@ -86,6 +90,7 @@ type observation struct {
 	noted bool
 	kind  LoadEventKind
 	err   error
+	first context.Context // of the flight that the caller joined last, unless it has begun one since
 }
 
 var (
@@ -106,9 +111,20 @@ func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, err erro
 		case o.noted:
 			e.Kind, e.Err = o.kind, o.err
 		}
+		if first, ok := o.first.(*observation); ok {
+			e.First = first.Context
+		}
 		l.observe(ctx, e)
 	}()
 	return l.Load(o, key)
+}
+
+// noteFirst notes that a caller has joined the flight of first, or has begun one of its own. All
+// callers of an observed Loader are observed.
+func noteFirst(ctx, first context.Context) {
+	if o, ok := ctx.(*observation); ok {
+		o.first = first
+	}
 }
 
 // note is called in a flight that has found the value or is about to call the source. The last
@@ -127,6 +143,6 @@ func (l *Loader[V]) note(ctx context.Context, kind LoadEventKind, err error) {
 // observeWork reports background work that began at that time to the observer.
 func (l *Loader[V]) observeWork(ctx context.Context, kind LoadEventKind, key string, began time.Time, err error) {
 	if l.observe != nil {
-		l.observe(context.WithoutCancel(ctx), LoadEvent{kind, key, time.Since(began), err})
+		l.observe(context.WithoutCancel(ctx), LoadEvent{Kind: kind, Key: key, Took: time.Since(began), Err: err})
 	}
 }

@@ -21,12 +21,17 @@ type observer struct {
 	mu     sync.Mutex
 	events []LoadEvent
 	values []any // of contextKey, in the ctx of each event
+	firsts []any // and in First, of those that have one; it is not in events
 	ended  int   // how many of their contexts had ended
 }
 
 func (o *observer) observe(ctx context.Context, e LoadEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if e.First != nil {
+		o.firsts = append(o.firsts, e.First.Value(contextKey{}))
+		e.First = nil
+	}
 	o.events = append(o.events, e)
 	o.values = append(o.values, ctx.Value(contextKey{}))
 	if ctx.Err() != nil {
@@ -42,6 +47,16 @@ func (o *observer) take() []LoadEvent {
 	events := o.events
 	o.events = nil
 	return events
+}
+
+// takeFirsts is take for what First had.
+func (o *observer) takeFirsts() []any {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	firsts := o.firsts
+	o.firsts = nil
+	return firsts
 }
 
 // requireOne fails unless there was one event, as given.
