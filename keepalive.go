@@ -80,6 +80,7 @@ func (l *Lease) endKeepAlive() {
 	defer l.unlock()
 	l.keep.until = time.Now()
 	l.keep.timer.Stop()
+	l.watchObserved()
 }
 
 // reschedule puts the next extension a third of the present ttl, or of the time that is left, from

@@ -114,6 +114,14 @@ func TestEventsAddUp(t *testing.T) {
 		assert.Equal(t, [2]int{}, c.now())
 		assert.Equal(t, 3, c.ended)
 	})
+	bubble(t, "several, never used again", func(t *testing.T) {
+		c := &tally{}
+		_, err := locker.LockAll(t.Context(), locker.Observed(memory.New(), c), []string{"a", "b"}, ttl)
+		require.NoError(t, err)
+		assert.Equal(t, [2]int{0, 2}, c.now())
+		time.Sleep(time.Minute)
+		assert.Equal(t, [2]int{}, c.now())
+	})
 	bubble(t, "waiting", func(t *testing.T) {
 		for _, inner := range []locker.Locker{memory.New(), plain{memory.New()}, cohort.New(memory.New())} {
 			c := &tally{}
