@@ -10,6 +10,7 @@ import (
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/otellocker"
 	"github.com/golockers/locker/singleflight"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 )
@@ -82,4 +83,31 @@ func BenchmarkHit(b *testing.B) {
 			}
 		})
 	}
+}
+
+// The package documentation says how many allocations more there are.
+func TestAllocations(t *testing.T) {
+	m := newMeters(t)
+	lock := func(l locker.Locker) func() {
+		return func() {
+			lease, err := locker.TryLock(t.Context(), l, "k", time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+	}
+	bare := testing.AllocsPerRun(1000, lock(memory.New()))
+	observer := otellocker.NewObserver(otellocker.WithMeterProvider(m))
+	assert.LessOrEqual(t, testing.AllocsPerRun(1000, lock(locker.Observed(memory.New(), observer))), bare+3)
+
+	hit := func(opts ...singleflight.LoaderOption) func() {
+		loader := singleflight.NewLoader(memory.New(), &cache{value: "v", fresh: true},
+			func(context.Context, string) (string, error) { return "", errBackend }, opts...)
+		return func() {
+			_, err := loader.Load(context.Background(), "k")
+			require.NoError(t, err)
+		}
+	}
+	bare = testing.AllocsPerRun(1000, hit())
+	observe := singleflight.WithLoadObserver(otellocker.NewLoadObserver(otellocker.WithMeterProvider(m)))
+	assert.LessOrEqual(t, testing.AllocsPerRun(1000, hit(observe)), bare+1)
 }
