@@ -1,17 +1,17 @@
-// Package otellocker measures locks and loads with OpenTelemetry: what callers wait for, how long
-// locks are held, what was lost, and how cached values were loaded.
+// Package otellocker measures locks and loads with OpenTelemetry: what callers wait for, how
+// long locks are held, what was lost, and how cached values were loaded.
 //
 //	l := locker.Observed(redisv9.New(client), otellocker.NewObserver())
 //	loader := singleflight.NewLoader(l, cache, source,
 //		singleflight.WithLoadObserver(otellocker.NewLoadObserver()))
 //
-// It uses the API of OpenTelemetry alone. The program chooses an SDK and exporters, and passes its
-// providers with [WithMeterProvider] and [WithTracerProvider] or sets the global ones.
+// It uses the API of OpenTelemetry alone. The program chooses an SDK and exporters, and passes
+// its providers with [WithMeterProvider] and [WithTracerProvider] or sets the global ones.
 //
 // # Metrics
 //
-// OpenTelemetry has no conventions for locks, so the names are this package's own. Durations are in
-// seconds, and all units are those of UCUM.
+// OpenTelemetry has no conventions for locks, so the names are this package's own. Durations are
+// in seconds, and all units are those of UCUM.
 //
 //	instrument                       kind             unit           attributes
 //	locker.acquisition.duration      histogram        s              locker.outcome
@@ -34,31 +34,33 @@
 //	                  in the background refreshed, refresh-failed, store-failed
 //	locker.key        what the function of WithKeyAttribute returns
 //
-// The histograms also count: acquisitions by outcome, leases by the way they ended, and loads by kind,
-// as in [singleflight.LoadEventKind].
+// The histograms also count: acquisitions by outcome, leases by the way they ended, and loads by
+// kind, as in [singleflight.LoadEventKind].
 //
 // locker.acquisition.duration covers a whole acquisition, the time that it waited included.
-// locker.waiters counts the acquisitions that have been refused and go on waiting, and locker.leases
-// the leases that are held. Both return to 0, however acquisitions and leases end. The numbers of
-// several Lockers and processes add up.
+// locker.waiters counts the acquisitions that have been refused and go on waiting, and
+// locker.leases the leases that are held. Both return to 0, however acquisitions and leases end.
+// The numbers of several Lockers and processes add up.
 //
 // locker.losses counts the leases that were lost while they were held, whether the keep-alive, a
-// deadline or Unlock noticed it. locker.unknown_outcomes counts operations that returned an error,
-// so that it is not known whether they took effect. A context that ends before the answer arrives is
-// such an error, but not if the acquisition was refused before: that one is counted as refused.
-// locker.cleanups counts the acquisitions of unknown outcome that turned out to have taken the lock.
-// They were undone.
+// deadline or Unlock noticed it. locker.unknown_outcomes counts operations that returned an
+// error, so that it is not known whether they took effect. A context that ends before the answer
+// arrives is such an error, but not if the acquisition was refused before: that one is counted
+// as refused. locker.cleanups counts the acquisitions of unknown outcome that turned out to have
+// taken the lock. They were undone.
 //
 // The counters and up-down counters are exported from the start, at 0, so that an alert on an
 // increase sees the first one. With [WithKeyAttribute] they begin with the first event of a key.
 //
-// Prometheus calls these metrics locker_acquisition_duration_seconds, locker_losses_total and so on.
-// The directory of this package has a dashboard for Grafana, dashboard.json, which uses those names.
+// Prometheus calls these metrics locker_acquisition_duration_seconds, locker_losses_total and so
+// on. The directory of this package has a dashboard for Grafana, dashboard.json, which uses
+// those names.
 //
 // # Spans
 //
 // Spans are children of the span in the caller's context. Without one there is none. They are
-// made when what they describe has ended, so spans of a backend's client are siblings, not children.
+// made when what they describe has ended, so spans of a backend's client are siblings, not
+// children.
 //
 //	locker.acquire  an acquisition, with locker.outcome and locker.waited
 //	locker.hold     the time for which a lease was held, with locker.end
@@ -70,18 +72,21 @@
 // attribute error.type, but no message, since the text of an error contains the key.
 //
 // The span of a Load that joined another caller's load in this process has a link to the span in
-// that caller's context, under which the source was called. There is no link to a load by another
-// process.
+// that caller's context, under which the source was called. There is no link to a load by
+// another process.
 //
 // # What is not measured
 //
-// A method of a Locker that is called directly has no lease, and neither has the lock of a cohort
-// on its backend. For these, locker.leases, locker.lease.duration and locker.losses count nothing.
-// Observe a cohort itself to count the leases of its callers.
+// A method of a Locker that is called directly has no lease, and neither has the lock of a
+// cohort on its backend. For these, locker.leases, locker.lease.duration and locker.losses count
+// nothing. Observe a cohort itself to count the leases of its callers.
 //
 // # Cost
 //
-// Compared with a Locker that is not observed, an uncontended TryLock and Unlock makes three more
-// allocations, as with any Observer, and a Load makes one more. A key attribute and spans cost more: see the
-// benchmarks of this package.
+// Compared with a Locker that is not observed, an uncontended TryLock and Unlock makes three
+// more allocations, as with any Observer, and a Load makes one more. In memory, such a lock took
+// 1.1 µs bare, 2.1 µs with metrics, 3.7 µs with a key attribute as well, and 5.2 µs with metrics
+// and sampled spans. A Load that hit took 0.5 µs bare and 0.8 µs with metrics. These are medians
+// of 8 runs of BenchmarkLock and BenchmarkHit on a virtual machine. A lock on a server takes 100
+// µs or more.
 package otellocker

@@ -27,10 +27,10 @@ const (
 // Bounds of histograms, in seconds. A hit of a cache and an uncontended lock in memory take
 // microseconds, a lock on a server a millisecond; a lease may last for hours.
 var (
-	shortBounds = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
-		5, 10, 30, 60}
-	leaseBounds = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900,
-		3600, 14400}
+	shortBounds = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+		0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+	leaseBounds = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
+		10, 30, 60, 300, 900, 3600, 14400}
 )
 
 // series is what measurements with the same attributes share, apart from the key's: made once,

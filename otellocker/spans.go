@@ -26,8 +26,8 @@ type span struct {
 	err   error              // makes the span a failure; its text may contain the key, so it stays out
 }
 
-// record adds a span that ends now, as a child of the one in ctx. Without one it does nothing: a span
-// alone would be a trace of its own.
+// record adds a span that ends now, as a child of the one in ctx. Without one it does nothing: a
+// span alone would be a trace of its own.
 func (t tracer) record(ctx context.Context, s span) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return
