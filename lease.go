@@ -55,7 +55,8 @@ const (
 
 func newLease(ctx context.Context, obs *observation, l Locker, key, token string, ttl time.Duration, deadline time.Time,
 	o options) *Lease {
-	lease := &Lease{obs: obs, locker: l, key: key, token: token, state: held, ttl: ttl, deadline: deadline}
+	lease := obs.newLease()
+	*lease = Lease{obs: obs, locker: l, key: key, token: token, state: held, ttl: ttl, deadline: deadline}
 	if o.minHold > 0 {
 		lease.minHold = time.Now().Add(o.minHold)
 	}
@@ -219,7 +220,7 @@ func (l *Lease) report(ctx context.Context, outcome EventKind, err error) {
 	l.mu.Lock()
 	l.unlock()
 	if outcome != 0 {
-		l.obs.lease(ctx, outcome, err)
+		l.obs.report(ctx, outcome, err)
 	}
 }
 
@@ -321,7 +322,7 @@ func (l *Lease) Detach() {
 		<-turn
 	}
 	if wasHeld {
-		l.obs.lease(l.obs.background(), Detached, nil)
+		l.obs.report(l.obs.background(), Detached, nil)
 	}
 }
 
@@ -342,7 +343,7 @@ func (l *Lease) unlock() {
 	l.untold = false
 	err := l.lossErr()
 	l.mu.Unlock()
-	l.obs.lease(l.obs.background(), Lost, err)
+	l.obs.report(l.obs.background(), Lost, err)
 }
 
 // isHeld reports whether the lease is held, and notices a deadline that has passed. It needs l.mu.

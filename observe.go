@@ -147,6 +147,15 @@ type observation struct {
 	acquired        time.Time   // the lock
 	waits           atomic.Bool // Waiting was reported, or no longer may be
 	held            atomic.Bool // the lease was reported, and its end was not
+	lease           Lease       // allocated here, since an observed lock may cost no more than two allocations
+}
+
+// newLease returns the memory for the lease.
+func (o *observation) newLease() *Lease {
+	if o == nil {
+		return new(Lease)
+	}
+	return &o.lease
 }
 
 // leaseless is the Observer of acquisitions whose leases are not used.
@@ -233,8 +242,8 @@ func (o *observation) cleanedUp() {
 	}
 }
 
-// lease reports an event of the lease. The first one that ends it counts.
-func (o *observation) lease(ctx context.Context, kind EventKind, err error) {
+// report reports an event of the lease. The first one that ends it counts.
+func (o *observation) report(ctx context.Context, kind EventKind, err error) {
 	if o == nil {
 		return
 	}

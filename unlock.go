@@ -108,12 +108,12 @@ func (l *Lease) unlockWithin(ctx context.Context,
 
 	switch { // released now, or by an earlier Unlock whose reply was lost
 	case err == nil && kept:
-		l.obs.lease(ctx, Detached, nil)
+		l.obs.report(ctx, Detached, nil)
 	case err == nil:
-		l.obs.lease(ctx, Unlocked, nil)
+		l.obs.report(ctx, Unlocked, nil)
 	default:
 		err = l.wrap("unlock", err)
-		l.obs.lease(ctx, UnlockFailed, err)
+		l.obs.report(ctx, UnlockFailed, err)
 	}
 	return err
 }
