@@ -42,8 +42,8 @@ func BenchmarkUncontended(b *testing.B) {
 			return compareAndDelete.Run(ctx, client, []string{key}, token).Err()
 		}
 	}
-	ours := func(client *redis.Client) cycle {
-		l := redisv9.New(client)
+	ours := func(client *redis.Client, opts ...redisv9.Option) cycle {
+		l := redisv9.New(client, opts...)
 		return func(ctx context.Context, key string) error {
 			lease, err := locker.Lock(ctx, l, key, ttl)
 			if err != nil {
@@ -63,11 +63,11 @@ func BenchmarkUncontended(b *testing.B) {
 		{"ContextTimeoutEnabled with a near deadline", true, time.Second},
 	} {
 		client := newClient(b, &redis.Options{Addr: addr, ContextTimeoutEnabled: c.minds, PoolSize: 40})
-		for _, goroutines := range []int{1, 32} {
+		for _, goroutines := range []int{1, 32, 256} {
 			for _, who := range []struct {
 				name  string
 				cycle cycle
-			}{{"by hand", byHand(client)}, {"Lock", ours(client)}} {
+			}{{"by hand", byHand(client)}, {"Lock", ours(client)}, {"Lock, batching", ours(client, redisv9.WithBatching(8))}} {
 				b.Run(fmt.Sprintf("%s/%d goroutines/%s", c.name, goroutines, who.name), func(b *testing.B) {
 					b.ReportAllocs()
 					inParallel(b, goroutines, c.bound, who.cycle)

@@ -174,7 +174,8 @@ func (s *cacheStore) read(ctx context.Context, key string, request func(context.
 func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
 	p := newPayload(ctx, key, b)
 	_, err := s.write(p, func() (bool, error) {
-		return true, s.l.do(p.Sending, "set", s.prefix+key, p, "px", s.lifetime(ttl)).Err()
+		_, err := s.l.do(p.Sending, "set", s.prefix+key, p, "px", s.lifetime(ttl))
+		return true, err
 	})
 	return err
 }
@@ -192,17 +193,17 @@ func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Dur
 
 func (s *cacheStore) add(key string, p *payload, ms int64) (bool, error) {
 	if s.stale == 0 {
-		err := s.l.do(p.Sending, "set", key, p, "px", ms, "nx").Err()
+		_, err := s.l.do(p.Sending, "set", key, p, "px", ms, "nx")
 		if errors.Is(err, redis.Nil) {
 			return false, nil
 		}
 		return err == nil, err
 	}
-	n, err := s.l.do(p.Sending, "evalsha", addCachedScript.Hash(), 1, key, p, ms, s.stale).Int()
+	n, err := s.l.do(p.Sending, "evalsha", addCachedScript.Hash(), 1, key, p, ms, s.stale)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		n, err = s.l.do(p.Sending, "eval", addCached, 1, key, p, ms, s.stale).Int()
+		n, err = s.l.do(p.Sending, "eval", addCached, 1, key, p, ms, s.stale)
 	}
-	return n == 1, err
+	return n == int64(1), err
 }
 
 func (s *cacheStore) Delete(ctx context.Context, key string) error {

@@ -38,3 +38,23 @@ func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }
 
 // Ghosts returns how many ghosts l keeps.
 func Ghosts(l *Locker) int { return l.waiters.Ghosts() }
+
+// AlwaysBatch makes l send even a single call as a pipeline. It is to be called before l is used.
+func AlwaysBatch(l *Locker) { l.batches.always = true }
+
+// Queued returns how many calls of l queue for a slot.
+func Queued(l *Locker) int {
+	l.batches.mu.Lock()
+	defer l.batches.mu.Unlock()
+	return l.batches.queue.Len()
+}
+
+// Busy returns how many slots of l are in use.
+func Busy(l *Locker) int {
+	l.batches.mu.Lock()
+	defer l.batches.mu.Unlock()
+	return l.batches.busy
+}
+
+// Batches reports whether calls of l may travel together.
+func Batches(l *Locker) bool { return l.batches != nil }

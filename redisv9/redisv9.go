@@ -4,12 +4,12 @@
 //	lease, err := locker.Lock(ctx, redisv9.New(client), "invoice/42", 30*time.Second)
 //
 // It works on a single server, on Sentinel, Ring and Cluster, with Redis 5 or later, and needs one
-// request for each operation. The lock of name k is the key "locker:k"; its value is the holder's
-// token, and its expiry is the lock's. The names of all other keys begin with "!", a word, and the
-// prefix: "!queue:locker:{locker:k}" is the queue for the lock, which outlives the lock by a minute
-// when its waiters are gone; "!fence:locker:" is the counter of fencing numbers, which has no
-// expiry. A lock's channel has the name of its key, and each Locker that waits has a channel named
-// "!wait:locker:" and a random string.
+// request for each operation, or fewer with [WithBatching]. The lock of name k is the key
+// "locker:k"; its value is the holder's token, and its expiry is the lock's. The names of all other
+// keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
+// lock, which outlives the lock by a minute when its waiters are gone; "!fence:locker:" is the
+// counter of fencing numbers, which has no expiry. A lock's channel has the name of its key, and
+// each Locker that waits has a channel named "!wait:locker:" and a random string.
 //
 // # Limited users
 //
@@ -53,6 +53,7 @@ package redisv9
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -76,6 +77,7 @@ type Locker struct {
 	names         *redislock.Namespace
 	limits        limits
 	server        subscriber  // makes the subscriptions, except on a Ring
+	batches       *batches    // nil: each call is a request of its own
 	runsOnConnect bool        // the client has an OnConnect
 	alone         bool        // all keys of a lock and the fence counter are on one server, where a script may use them
 	old           atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
@@ -98,6 +100,7 @@ type Option func(*options)
 
 type options struct {
 	prefix string
+	slots  int
 }
 
 // WithPrefix sets the prefix of the locks' keys. The default, used if prefix is empty, is
@@ -106,6 +109,23 @@ type options struct {
 // does, these keys begin with "#" instead.)
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
+}
+
+// WithBatching makes concurrent calls share requests, on a client for a single server or for
+// Sentinel. While slots requests of the Locker are under way, further calls queue, and when one of
+// the requests ends, up to 128 of them travel together in a pipeline. Otherwise a call goes out
+// alone and at once, so a program with little concurrency sees no difference. 8 is a good number.
+//
+// The answers are the same, and calls end with their contexts: a call that is still in the queue
+// then is never sent. But hooks see pipelines, without the values of the callers' contexts, and a
+// hook that panics in a pipeline ends the process. If a pipeline gets no answer and go-redis was
+// about to repeat it, its commands are repeated one by one.
+//
+// By default, or if slots is 0 or less, each call is a request of its own. So it always is on a
+// Ring, on a Cluster, where a batch would wait for its slowest node, and on clients that wrap
+// go-redis's own.
+func WithBatching(slots int) Option {
+	return func(o *options) { o.slots = slots }
 }
 
 // New returns a Locker that keeps its locks on the servers of client. The caller closes the
@@ -170,6 +190,9 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	c.Inline, c.Unbounded = l.limits.inline, l.limits.unbounded
 	c.Names, c.Run, c.Hubs, c.ServerOf = l.names, l.run, l.hubs, l.serverOf
 	l.waiters = redislock.NewWaiters(c)
+	if _, ok := l.client.(*redis.Client); ok && c.Err == nil && o.slots > 0 {
+		l.batches = &batches{locker: l, slots: o.slots}
+	}
 	return l
 }
 
@@ -207,10 +230,13 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 			}
 			return false, s.Refused(l.limits.io, ttl)
 		}
-		holder, err := l.do(s, "set", keys.Lock, s, "px", ms, "nx", "get").Text()
+		reply, err := l.do(s, "set", keys.Lock, s, "px", ms, "nx", "get")
+		holder, isText := reply.(string)
 		switch {
 		case errors.Is(err, redis.Nil): // it was free, and is set
 			return true, nil
+		case err == nil && !isText:
+			return false, fmt.Errorf("unexpected reply to SET with GET: %v", reply)
 		case err == nil && holder != s.Token:
 			if err := redislock.CheckHolder(holder); err != nil {
 				return false, err

@@ -37,6 +37,31 @@ func TestConformance(t *testing.T) {
 			},
 		})
 	})
+	for _, slots := range []int{1, 4} {
+		t.Run(fmt.Sprintf("batching, slots %d", slots), func(t *testing.T) {
+			t.Parallel()
+			conformance.Run(t, conformance.Config{
+				Addr: testserver.Redis(t).Addr,
+				New: func(tb testing.TB, addr string) locker.Locker {
+					return redisv9.New(newClient(tb, &redis.Options{Addr: addr}), redisv9.WithBatching(slots))
+				},
+			})
+		})
+	}
+	t.Run("pipelines only", func(t *testing.T) {
+		t.Parallel()
+		admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+		conformance.Run(t, conformance.Config{
+			Addr:     admin.Options().Addr,
+			LoseData: func(ctx context.Context) error { return admin.FlushAll(ctx).Err() },
+			New: func(tb testing.TB, addr string) locker.Locker {
+				client := newClient(tb, &redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+				l := redisv9.New(client, redisv9.WithBatching(1))
+				redisv9.AlwaysBatch(l)
+				return l
+			},
+		})
+	})
 	t.Run("older than Redis 7", func(t *testing.T) {
 		t.Parallel()
 		conformance.Run(t, conformance.Config{

@@ -31,11 +31,11 @@ func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.S
 	}
 	request = append(append(request, s), args...)
 	start := time.Now()
-	reply, err := l.do(s, request...).Result()
+	reply, err := l.do(s, request...)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		request[0], request[1] = "eval", script.Text
 		start = time.Now()
-		reply, err = l.do(s, request...).Result()
+		reply, err = l.do(s, request...)
 	}
 	if err == nil {
 		l.waiters.RoundTrip.Add(time.Since(start))
@@ -47,11 +47,28 @@ func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.S
 	return reply, err
 }
 
-// do runs a command that has s as an argument. s counts how often it may have been executed.
-func (l *Locker) do(s *redislock.Sending, request ...any) *redis.Cmd {
+// do runs a command that has s as an argument, and returns its reply.
+func (l *Locker) do(s *redislock.Sending, request ...any) (any, error) {
 	cmd := redis.NewCmd(s.Ctx, request...)
+	if err := l.process(s, cmd); err != nil {
+		return nil, err
+	}
+	return cmd.Val(), nil
+}
+
+// process runs a command that has s as an argument. s counts how often it may have been executed.
+// If there is an error, the command may still be under way, and must be left alone.
+func (l *Locker) process(s *redislock.Sending, cmd redis.Cmder) error {
+	if l.batches != nil {
+		return l.batches.process(s, cmd)
+	}
+	return l.sendAlone(s, cmd)
+}
+
+// sendAlone sends a command as a request of its own.
+func (l *Locker) sendAlone(s *redislock.Sending, cmd redis.Cmder) error {
 	s.Begin(cmd, l.runsOnConnect)
-	_ = l.client.Process(s.Ctx, cmd) // cmd has the error
+	err := l.client.Process(s.Ctx, cmd)
 	s.End()
-	return cmd
+	return err
 }

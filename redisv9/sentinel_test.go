@@ -18,6 +18,22 @@ import (
 // A failover keeps what the replica has: the lock and its waiters.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
+	t.Run("defaults", func(t *testing.T) {
+		t.Parallel()
+		failOver(t, func(c *redis.Client) *redisv9.Locker { return redisv9.New(c) })
+	})
+	t.Run("pipelines only", func(t *testing.T) {
+		t.Parallel()
+		failOver(t, func(c *redis.Client) *redisv9.Locker {
+			l := redisv9.New(c, redisv9.WithBatching(1))
+			redisv9.AlwaysBatch(l)
+			return l
+		})
+	})
+}
+
+func failOver(t *testing.T, newLocker func(*redis.Client) *redisv9.Locker) {
+	t.Helper()
 	ctx := t.Context()
 	master := testserver.Redis(t)
 	host, port, err := net.SplitHostPort(master.Addr)
@@ -29,7 +45,7 @@ func TestSentinelFailover(t *testing.T) {
 
 	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{sentinelAddr}})
 	t.Cleanup(func() { _ = client.Close() })
-	l := redisv9.New(client)
+	l := newLocker(client)
 	acquires(t, l, "k", "holder", time.Minute)
 	waiting := joins(t, client, l, ctx, "k", "waiter", time.Minute)
 	onReplica := newClient(t, &redis.Options{Addr: replica.Addr})

@@ -50,9 +50,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		// name it, which spares go-redis an error for a nil reply.
 		set := redis.NewBoolCmd(s.Ctx, "set", keys.Lock, s, "px", ms, "nx")
 		sent := time.Now()
-		s.Begin(set, l.runsOnConnect)
-		err := l.client.Process(s.Ctx, set)
-		s.End()
+		err := l.process(s, set)
 		s.Came(err)
 		if err == nil {
 			l.waiters.RoundTrip.Add(time.Since(sent))

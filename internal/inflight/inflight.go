@@ -66,7 +66,7 @@ func apart[T any](ctx context.Context, c *Calls, token string, call func() (T, e
 	case <-a.Done():
 	case <-ctx.Done():
 		done := a.Done()
-		if c.leave(token, done, a.Leave) {
+		if c.Leave(token, done, a.Leave) {
 			var zero T
 			return zero, ctx.Err()
 		}
@@ -94,8 +94,10 @@ func (c *Calls) Wait(ctx context.Context, token string) error {
 	}
 }
 
-// leave adds a call to the list if it is still running, and removes it when it ends.
-func (c *Calls) leave(token string, done <-chan struct{}, leave func(ended func()) bool) bool {
+// Leave abandons a call for token, by its function leave, as [Apart.Leave] does. If leave reports
+// that the call is still under way, later calls for token wait for it; done is closed after it has
+// ended.
+func (c *Calls) Leave(token string, done <-chan struct{}, leave func(ended func()) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !leave(func() { c.remove(token, done) }) {

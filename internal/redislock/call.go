@@ -26,6 +26,7 @@ type Sending struct {
 	bytes  [32]byte  // room for a token of usual length
 
 	command Command // the present one, or nil
+	inBatch bool    // see BeginInBatch
 
 	onlyRedirects bool // see Begin
 
@@ -51,12 +52,25 @@ func (s *Sending) Begin(c Command, runsOnConnect bool) {
 	s.command, s.before, s.onlyRedirects = c, s.sends, runsOnConnect
 }
 
+// BeginInBatch is Begin for a command that is about to be sent together with others. An error from
+// [Sending.MarshalBinary] would fail them all, so the token is sent even if Ctx ends meanwhile: the
+// command must have been left out if Ctx had ended before. It is sent once, and [ErrSentBefore]
+// keeps the client from repeating all of them.
+func (s *Sending) BeginInBatch(c Command, runsOnConnect bool) {
+	s.Begin(c, runsOnConnect)
+	s.inBatch = true
+}
+
+// ErrSentBefore is the error of a client that would have repeated a command; see
+// [Sending.BeginInBatch].
+var ErrSentBefore = errors.New("the request was sent before")
+
 // End takes back the command's last request if the server replied that it did nothing.
 func (s *Sending) End() {
 	if s.didNothing(s.command.Err()) {
 		s.Undo()
 	}
-	s.command = nil
+	s.command, s.inBatch = nil, false
 }
 
 // Once sends a command with a client that does so once, or again only when the server replied that
@@ -109,7 +123,10 @@ func (s *Sending) Came(err error) { s.answered = err == nil && s.sends == 1 }
 
 // MarshalBinary implements [encoding.BinaryMarshaler].
 func (s *Sending) MarshalBinary() ([]byte, error) {
-	if err := s.Ctx.Err(); err != nil {
+	if s.inBatch && s.sends > s.before {
+		return nil, ErrSentBefore
+	}
+	if err := s.Ctx.Err(); err != nil && !s.inBatch {
 		return nil, err // unwrapped, since go-redis must not take it for a passing error
 	}
 	// A Cluster redirects a command, and sends it again when it had no answer.
@@ -161,6 +178,11 @@ type Caller struct {
 	Unbounded bool          // the client has no timeout, so calls have [DefaultTimeout]
 
 	calls inflight.Calls
+}
+
+// Leave leaves behind a request of s that is under way, as [inflight.Calls.Leave] does.
+func (c *Caller) Leave(s *Sending, done <-chan struct{}, leave func(ended func()) bool) bool {
+	return c.calls.Leave(s.Token, done, leave)
 }
 
 // DefaultTimeout is the timeout for calls of a client that has none.

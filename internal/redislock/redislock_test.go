@@ -417,6 +417,31 @@ func TestSendingOnce(t *testing.T) {
 	assert.Equal(t, 2, s.Sends())
 }
 
+// A token that travels with others is sent even if its caller has left, but only once. Then it can be
+// sent alone, which counts as the second time.
+func TestSendingInBatch(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := redislock.NewSending(ctx, "t")
+	cancel()
+	s.BeginInBatch(new(fakeCommand), false)
+	b, err := s.MarshalBinary()
+	require.NoError(t, err)
+	assert.Equal(t, "t", string(b))
+	_, err = s.MarshalBinary()
+	require.ErrorIs(t, err, redislock.ErrSentBefore)
+	s.End()
+	assert.Equal(t, 1, s.Sends())
+
+	s.Begin(new(fakeCommand), false)
+	_, err = s.MarshalBinary()
+	require.ErrorIs(t, err, context.Canceled)
+	s.Ctx = t.Context()
+	_, err = s.MarshalBinary()
+	require.NoError(t, err)
+	assert.Equal(t, 2, s.Sends())
+}
+
 type fakeCommand struct{ err error }
 
 func (c *fakeCommand) Err() error       { return c.err }
