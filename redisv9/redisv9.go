@@ -233,7 +233,7 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (b
 		reply, err := l.do(s, "set", keys.Lock, s, "px", ms, "nx", "get")
 		holder, isText := reply.(string)
 		switch {
-		case errors.Is(err, redis.Nil): // it was free, and is set
+		case errors.Is(err, redis.Nil) && s.Sends() > sends: // it was free, and is set
 			return true, nil
 		case err == nil && !isText:
 			return false, fmt.Errorf("unexpected reply to SET with GET: %v", reply)

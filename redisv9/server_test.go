@@ -310,6 +310,21 @@ func TestNoServer(t *testing.T) {
 	assert.EqualError(t, err, `locker: lock "invoice/42": dial tcp `+srv.Addr+": connect: connection refused")
 }
 
+// The error of an OnConnect is no reply, even if it looks like one.
+func TestOnConnectFails(t *testing.T) {
+	l := newLocker(t, &redis.Options{Addr: testserver.Redis(t).Addr, MaxRetries: -1,
+		OnConnect: func(context.Context, *redis.Conn) error { return redis.Nil }})
+	key, t1, _ := names(t)
+	for name, operation := range operations(l) {
+		if name != "watch" {
+			assert.Error(t, operation(t.Context(), key, t1), name)
+		}
+	}
+	ok, err := l.Acquire(t.Context(), key, t1, time.Minute)
+	assert.False(t, ok)
+	assert.Error(t, err)
+}
+
 // A suspended server delays no caller for longer than the client's timeouts.
 func TestHungServer(t *testing.T) {
 	srv := testserver.Redis(t)
