@@ -31,6 +31,13 @@ var lockScenarios = []scenario{
 		length: 1200 * time.Millisecond, least: 100 * time.Millisecond},
 }
 
+// crowdScenarios are more of the first two: every goroutine has a lock of its own.
+var crowdScenarios = []scenario{
+	{name: "uncontended-8", processes: 1, goroutines: 8, ownKeys: true, length: 400 * time.Millisecond},
+	{name: "uncontended-256", processes: 1, goroutines: 256, ownKeys: true, length: 400 * time.Millisecond},
+	{name: "uncontended-1000", processes: 1, goroutines: 1000, ownKeys: true, length: 400 * time.Millisecond},
+}
+
 func shorter(scenarios []scenario, length time.Duration) []scenario {
 	scenarios = slices.Clone(scenarios)
 	for i := range scenarios {
@@ -40,24 +47,29 @@ func shorter(scenarios []scenario, length time.Duration) []scenario {
 }
 
 func runLocks(ctx context.Context, b *bench) error {
-	return b.takeTurns(ctx, "locks", lockScenarios, redisLocks, b.redis.requests)
+	return b.takeTurns(ctx, "locks", slices.Concat(lockScenarios, crowdScenarios), redisLocks, b.redis.usage)
 }
 
 func runMemcached(ctx context.Context, b *bench) error {
 	return b.takeTurns(ctx, "memcached", shorter(lockScenarios[:4], 400*time.Millisecond), memcachedLocks,
-		b.memcached.requests)
+		b.memcached.usage)
 }
 
 func runMemory(ctx context.Context, b *bench) error {
 	return b.takeTurns(ctx, "memory", shorter(lockScenarios[:3], 200*time.Millisecond), memoryLocks, nil)
 }
 
-// counter returns how many requests a server has had, its own included.
-type counter func(context.Context) (int64, error)
+// usage is what a server has done so far.
+type usage struct {
+	requests int64 // the one that asks for it included
+	cpu      time.Duration
+}
+
+type counter func(context.Context) (usage, error)
 
 // takeTurns runs every contender through every scenario, one after the other, round after round.
 func (b *bench) takeTurns(ctx context.Context, section string, scenarios []scenario, contenders []contender,
-	requests counter) error {
+	count counter) error {
 	for round := range b.rounds {
 		for _, sc := range scenarios {
 			for i := range contenders {
@@ -66,7 +78,7 @@ func (b *bench) takeTurns(ctx context.Context, section string, scenarios []scena
 				if b.hung[s.name()] >= maxHangs || !b.match.MatchString(s.name()) {
 					continue
 				}
-				r, err := b.cycle(ctx, sc, c, requests)
+				r, err := b.cycle(ctx, sc, c, count)
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
@@ -97,6 +109,7 @@ type cycles struct {
 	all       int64   // also those that ended later
 	requests  int64   // -1: there is no server
 	cpu       time.Duration
+	serverCPU time.Duration
 	waits     hist
 	handOff   hist
 	overlaps  int64
@@ -110,7 +123,7 @@ func (b *bench) job(kind, who, key string) job {
 }
 
 // cycle runs one contender through one scenario, in fresh processes.
-func (b *bench) cycle(ctx context.Context, sc scenario, c contender, requests counter) (cycles, error) {
+func (b *bench) cycle(ctx context.Context, sc scenario, c contender, count counter) (cycles, error) {
 	var r cycles
 	b.shared.clear()
 	j := b.job("cycles", c.name, newKey(sc.name))
@@ -132,10 +145,10 @@ func (b *bench) cycle(ctx context.Context, sc scenario, c contender, requests co
 	}
 	b.shared.clear()
 
-	if requests == nil {
-		r.requests, requests = -1, func(context.Context) (int64, error) { return 0, nil }
+	if count == nil {
+		r.requests, count = -1, func(context.Context) (usage, error) { return usage{}, nil }
 	}
-	before, err := requests(ctx)
+	before, err := count(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -144,12 +157,13 @@ func (b *bench) cycle(ctx context.Context, sc scenario, c contender, requests co
 	if err != nil {
 		return r, err
 	}
-	after, err := requests(ctx)
+	after, err := count(ctx)
 	if err != nil {
 		return r, err
 	}
 	if r.requests == 0 {
-		r.requests = max(after-before-1, 0)
+		r.requests = max(after.requests-before.requests-1, 0)
+		r.serverCPU = after.cpu - before.cpu
 	}
 	r.waits, r.handOff = newHist(), newHist()
 	for _, reply := range replies {
@@ -207,7 +221,8 @@ func (r cycles) metrics() []metric {
 	}
 	m = append(m, metric{float64(r.cpu.Microseconds()) / float64(max(r.all, 1)), "cpu-us/cycle"})
 	if r.requests >= 0 {
-		m = append(m, metric{float64(r.requests) / float64(max(r.all, 1)), "requests/cycle"})
+		m = append(m, metric{float64(r.serverCPU.Microseconds()) / float64(max(r.all, 1)), "server-cpu-us/cycle"},
+			metric{float64(r.requests) / float64(max(r.all, 1)), "requests/cycle"})
 	}
 	if len(r.processes) > 1 {
 		m = append(m, metric{share(r.processes), "least-process-share"})

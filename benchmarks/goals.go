@@ -6,6 +6,12 @@ import (
 	"strings"
 )
 
+// crowdGoals are how many times as fast as the best peer many goroutines should be.
+var crowdGoals = []struct {
+	scenario string
+	goal     float64
+}{{"uncontended-32", 1.5}, {"uncontended-256", 2}, {"uncontended-1000", 2}}
+
 // goals returns a Markdown table of this library's goals, most of them relative to the best of its peers, and
 // of what was measured. A ratio is the median of the rounds' ratios.
 func (r *results) goals() string {
@@ -14,6 +20,12 @@ func (r *results) goals() string {
 	for _, scenario := range []string{"uncontended-1", "uncontended-32"} {
 		best := r.bestPeer("locks", scenario, "cycles/s", false)
 		t.ratio(scenario, "cycles/s", r.row("locks", scenario, "redisv9"), best, 0.9, true)
+	}
+	batch := r.row("locks", "uncontended-1", "redisv9+batch")
+	t.ratio("uncontended-1", "cycles/s", batch, r.row("locks", "uncontended-1", "by-hand-1ms"), 0.97, true)
+	for _, c := range crowdGoals {
+		batch, best := r.row("locks", c.scenario, "redisv9+batch"), r.bestPeer("locks", c.scenario, "cycles/s", false)
+		t.ratio(c.scenario, "cycles/s", batch, best, c.goal, true)
 	}
 	for _, scenario := range []string{"one-key-1x32", "one-key-4x8"} {
 		us, best := r.row("locks", scenario, "redisv9+cohort"), r.bestPeer("locks", scenario, "cycles/s", true)

@@ -37,7 +37,7 @@ func runGrowth(ctx context.Context, b *bench) error {
 	}
 	some := *b
 	some.rounds = rounds
-	err := some.takeTurns(ctx, "growth", scenarios, contenders, b.redis.requests)
+	err := some.takeTurns(ctx, "growth", scenarios, contenders, b.redis.usage)
 	b.errs = some.errs
 	return err
 }

@@ -41,6 +41,9 @@ const ttl = 20 * time.Second
 
 var redisLocks = []contender{
 	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
+	{"redisv9+batch", true, func(j job) (lock, error) {
+		return with(redisv9.New(goredis(j), redisv9.WithBatching(8))), nil
+	}},
 	{"redisv9+cohort", true, func(j job) (lock, error) {
 		return with(cohort.New(redisv9.New(goredis(j)))), nil
 	}},
@@ -114,7 +117,7 @@ func with(l locker.Locker) lock {
 	}
 }
 
-// connections are enough for every goroutine of a process.
+// connections are more than a Redis needs to be busy.
 const connections = 64
 
 func goredis(j job) *redis.Client {

@@ -121,14 +121,34 @@ func (s *redisServer) close() {
 	s.process.close()
 }
 
-// requests is how many reads from clients the server has processed, counting a pipeline as one.
-// This query is one of them.
-func (s *redisServer) requests(ctx context.Context) (int64, error) {
-	info, err := s.client.Info(ctx, "stats").Result()
+// usage counts reads from clients, a pipeline as one. This query is one of them.
+func (s *redisServer) usage(ctx context.Context) (u usage, err error) {
+	info, err := s.client.Info(ctx).Result()
 	if err != nil {
-		return 0, err
+		return u, err
 	}
-	return strconv.ParseInt(field(info, "total_reads_processed:"), 10, 64)
+	if u.requests, err = strconv.ParseInt(field(info, "total_reads_processed:"), 10, 64); err != nil {
+		return u, err
+	}
+	u.cpu, err = seconds(info, "used_cpu_user:", "used_cpu_sys:")
+	return u, err
+}
+
+func (s *redisServer) requests(ctx context.Context) (int64, error) {
+	u, err := s.usage(ctx)
+	return u.requests, err
+}
+
+// seconds sums fields of a text that are seconds.
+func seconds(text string, names ...string) (sum time.Duration, err error) {
+	for _, name := range names {
+		s, err := strconv.ParseFloat(field(text, name), 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(s * float64(time.Second))
+	}
+	return sum, nil
 }
 
 type memcachedServer struct {
@@ -195,23 +215,23 @@ func (s *memcachedServer) stats(ctx context.Context) (string, error) {
 	}
 }
 
-// requests is how many commands the server has executed, including this query, since it does not
-// count reads.
-func (s *memcachedServer) requests(ctx context.Context) (int64, error) {
+// usage counts commands, including this query, since the server does not count reads.
+func (s *memcachedServer) usage(ctx context.Context) (u usage, err error) {
 	stats, err := s.stats(ctx)
 	if err != nil {
-		return 0, err
+		return u, err
 	}
-	var sum int64
 	for _, name := range []string{"cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses"} {
 		n, err := strconv.ParseInt(field(stats, "STAT "+name+" "), 10, 64)
 		if err != nil {
-			return 0, err
+			return u, err
 		}
-		sum += n
+		u.requests += n
 	}
 	s.asked++
-	return sum + s.asked, nil
+	u.requests += s.asked
+	u.cpu, err = seconds(stats, "STAT rusage_user ", "STAT rusage_system ")
+	return u, err
 }
 
 func checkAddress(addr string) error {
