@@ -16,8 +16,9 @@ type process struct {
 	done chan struct{} // closed once the process is gone and reaped
 }
 
-// startProcess runs a program whose output goes to logFile.
-func startProcess(path string, args []string, dir, logFile string) (*process, error) {
+// startProcess runs a program whose output goes to logFile. If we are root it runs as user, unless
+// that is empty.
+func startProcess(path string, args []string, dir, logFile, user string) (*process, error) {
 	out, err := os.Create(logFile)
 	if err != nil {
 		return nil, err
@@ -26,6 +27,9 @@ func startProcess(path string, args []string, dir, logFile string) (*process, er
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	dieWithUs(cmd)
+	if err := runAs(cmd, user); err != nil {
+		return nil, err
+	}
 
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)

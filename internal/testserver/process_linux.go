@@ -6,13 +6,51 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 )
 
 func dieWithUs(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
+
+// runAs makes cmd run as a user if we are root.
+func runAs(cmd *exec.Cmd, name string) error {
+	if name == "" || os.Getuid() != 0 {
+		return nil
+	}
+	uid, gid, err := idsOf(name)
+	if err != nil {
+		return err
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return nil
+}
+
+func giveTo(path, name string) error {
+	uid, gid, err := idsOf(name)
+	if err != nil {
+		return err
+	}
+	return os.Chown(path, uid, gid)
+}
+
+func idsOf(name string) (uid, gid int, err error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	if uid, err = strconv.Atoi(u.Uid); err != nil {
+		return 0, 0, err
+	}
+	gid, err = strconv.Atoi(u.Gid)
+	return uid, gid, err
 }
 
 // pause returns when all threads have stopped: one that runs on another processor takes a moment

@@ -1,6 +1,6 @@
-// Package testserver gives a test a redis-server or a memcached of its own: started on a free
-// port of 127.0.0.1, answering when the constructor returns, killed when the test ends, and
-// killed by the kernel when the test's process is (on Linux).
+// Package testserver gives a test a server of its own, for instance a redis-server or a PostgreSQL:
+// started on a free port of 127.0.0.1, answering when the constructor returns, killed when the
+// test ends, and killed by the kernel when the test's process is (on Linux).
 //
 //	srv := testserver.Redis(t)
 //	client := redis.NewClient(&redis.Options{Addr: srv.Addr})
@@ -41,10 +41,16 @@ type Server struct {
 	proc *process // nil while stopped
 }
 
-// kind has what differs between Redis and memcached.
+// kind has what differs between the servers.
 type kind struct {
 	program string
-	args    func(s *Server) []string
+	// in is a pattern of directories to look for the program in, besides PATH.
+	in   string
+	args func(s *Server) []string
+	// prepare, if not nil, is called once before the first start.
+	prepare func(s *Server) error
+	// user, if not empty, runs the program when the tests run as root, with which it refuses to run.
+	user string
 	// pid asks the server that listens at addr for its process id. An answer alone does not prove
 	// that it is our server: another process may have taken the port first.
 	pid func(addr string) (int, error)
@@ -70,15 +76,24 @@ func Memcached(tb testing.TB, args ...string) *Server {
 // port first, it tries again on another.
 func start(tb testing.TB, k kind, args []string) *Server {
 	tb.Helper()
-	path, err := exec.LookPath(k.program)
+	path, err := k.find()
 	if err != nil {
 		if os.Getenv("LOCKER_TEST_SERVERS") == "require" {
 			tb.Fatalf("%s is not installed, and LOCKER_TEST_SERVERS=require", k.program)
 		}
 		tb.Skipf("%s is not installed", k.program)
 	}
-	s := &Server{tb: tb, kind: k, path: path, dir: tb.TempDir(), args: args}
+	dir, err := k.directory(tb)
+	if err != nil {
+		tb.Fatalf("testserver: %v", err)
+	}
+	s := &Server{tb: tb, kind: k, path: path, dir: dir, args: args}
 	tb.Cleanup(s.Stop)
+	if k.prepare != nil {
+		if err := k.prepare(s); err != nil {
+			tb.Fatalf("testserver: prepare %s: %v", k.program, err)
+		}
+	}
 	for range 5 {
 		if s.port, err = freePort(k.spare); err != nil {
 			break
@@ -94,6 +109,35 @@ func start(tb testing.TB, k kind, args []string) *Server {
 	return s
 }
 
+// find returns the path of the program.
+func (k kind) find() (string, error) {
+	if k.in != "" {
+		// The last is the newest.
+		if found, _ := filepath.Glob(filepath.Join(k.in, k.program)); len(found) > 0 {
+			return found[len(found)-1], nil
+		}
+	}
+	return exec.LookPath(k.program)
+}
+
+// directory makes one that the program may write to, and that is removed after the test.
+func (k kind) directory(tb testing.TB) (string, error) {
+	if k.user == "" || os.Getuid() != 0 {
+		return tb.TempDir(), nil
+	}
+	// Other users cannot enter tb.TempDir().
+	dir, err := os.MkdirTemp("", "testserver-")
+	if err != nil {
+		return "", err
+	}
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Errorf("testserver: %v", err)
+		}
+	})
+	return dir, giveTo(dir, k.user)
+}
+
 // errExited means that the server ended before it answered, most likely because its port was taken.
 var errExited = errors.New("exited before it answered")
 
@@ -102,7 +146,7 @@ var errExited = errors.New("exited before it answered")
 func (s *Server) launch() error {
 	logFile := filepath.Join(s.dir, "output")
 	args := append(s.kind.args(s), s.args...)
-	proc, err := startProcess(s.path, args, s.dir, logFile)
+	proc, err := startProcess(s.path, args, s.dir, logFile, s.kind.user)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", s.kind.program, err)
 	}

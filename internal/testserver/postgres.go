@@ -1,0 +1,203 @@
+package testserver
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Of Debian's packages, which put most programs into no PATH, and of the account that they create.
+const (
+	postgresPrograms = "/usr/lib/postgresql/*/bin"
+	postgresAccount  = "postgres"
+)
+
+// PostgresUser is the superuser of the servers that [Postgres] starts. There are no passwords.
+const PostgresUser = "postgres"
+
+var postgresKind = kind{
+	program: "postgres",
+	in:      postgresPrograms,
+	user:    postgresAccount,
+	prepare: func(s *Server) error {
+		return s.run("initdb", "--pgdata", s.data(), "--username", PostgresUser, "--auth", "trust",
+			"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
+	},
+	args: func(s *Server) []string {
+		return []string{
+			"-D", s.data(), "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
+			"-c", "unix_socket_directories=", "-c", "max_connections=1000", "-c", "fsync=off",
+		}
+	},
+	pid: func(addr string) (int, error) {
+		// The first line of the file is the process id.
+		file, err := postgresQuery(addr, "postgres", "SELECT pg_read_file('postmaster.pid')")
+		if err != nil {
+			return 0, err
+		}
+		line, _, _ := strings.Cut(file[0], "\n")
+		return strconv.Atoi(line)
+	},
+}
+
+// Postgres starts a PostgreSQL server with an empty database "postgres". args are added to its
+// command line, for instance "-c", "fsync=on". After a Restart it has recovered its data as it does
+// after a crash. It cannot be paused.
+func Postgres(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return start(tb, postgresKind, args)
+}
+
+// PostgresStandby starts a server that follows another one, and that only answers queries.
+func PostgresStandby(tb testing.TB, primary *Server, args ...string) *Server {
+	tb.Helper()
+	standby := postgresKind
+	standby.prepare = func(s *Server) error {
+		host, port, err := net.SplitHostPort(primary.Addr)
+		if err != nil {
+			return err
+		}
+		return s.run("pg_basebackup", "--pgdata", s.data(), "--host", host, "--port", port,
+			"--username", PostgresUser, "--write-recovery-conf", "--checkpoint", "fast", "--no-sync")
+	}
+	return start(tb, standby, args)
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// run runs a program that is installed beside the server, as the server's user.
+func (s *Server) run(program string, args ...string) error {
+	cmd := exec.Command(filepath.Join(filepath.Dir(s.path), program), args...)
+	cmd.Dir = s.dir
+	if err := runAs(cmd, s.kind.user); err != nil {
+		return err
+	}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, output)
+	}
+	return nil
+}
+
+var pgbouncerKind = kind{
+	program: "pgbouncer",
+	in:      "/usr/sbin",
+	user:    postgresAccount,
+	args:    func(s *Server) []string { return []string{filepath.Join(s.dir, "pgbouncer.ini")} },
+	pid: func(addr string) (int, error) {
+		// Its directory, and so the name of this file, is the server's own.
+		settings, err := postgresQuery(addr, "pgbouncer", "SHOW CONFIG")
+		if err != nil {
+			return 0, err
+		}
+		for i := 0; i+1 < len(settings); i++ {
+			if settings[i] == "pidfile" {
+				file, err := os.ReadFile(settings[i+1])
+				if err != nil {
+					return 0, err
+				}
+				return strconv.Atoi(strings.TrimSpace(string(file)))
+			}
+		}
+		return 0, fmt.Errorf("no pidfile in %q", settings)
+	},
+}
+
+// PgBouncer starts a PgBouncer in transaction mode before a server of [Postgres].
+func PgBouncer(tb testing.TB, server *Server) *Server {
+	tb.Helper()
+	k := pgbouncerKind
+	// The port is known only now.
+	k.args = func(s *Server) []string {
+		host, port, _ := net.SplitHostPort(server.Addr)
+		config := fmt.Sprintf(`[databases]
+* = host=%s port=%s user=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 100
+max_client_conn = 1000
+pidfile = %s
+`, host, port, PostgresUser, s.port, filepath.Join(s.dir, "pid"))
+		if err := os.WriteFile(filepath.Join(s.dir, "pgbouncer.ini"), []byte(config), 0o644); err != nil {
+			s.tb.Errorf("testserver: %v", err)
+		}
+		_ = os.Remove(filepath.Join(s.dir, "pid")) // of one that was killed
+		return pgbouncerKind.args(s)
+	}
+	return start(tb, k, nil)
+}
+
+// postgresQuery runs one query on a connection of its own and returns all values of its rows. It
+// knows what servers without passwords send.
+func postgresQuery(addr, database, query string) ([]string, error) {
+	conn, err := dial(addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	send := func(kind string, body string) {
+		message := binary.BigEndian.AppendUint32([]byte(kind), uint32(4+len(body)))
+		_, err = conn.Write(append(message, body...))
+	}
+	if send("", "\x00\x03\x00\x00user\x00"+PostgresUser+"\x00database\x00"+database+"\x00\x00"); err != nil {
+		return nil, err
+	}
+	var values []string
+	for asked := false; ; {
+		var head [5]byte
+		if _, err := io.ReadFull(conn, head[:]); err != nil {
+			return nil, err
+		}
+		size := binary.BigEndian.Uint32(head[1:])
+		if size < 4 || size > 1<<20 {
+			return nil, fmt.Errorf("not PostgreSQL: %q", head)
+		}
+		body := make([]byte, size-4)
+		if _, err := io.ReadFull(conn, body); err != nil {
+			return nil, err
+		}
+		switch head[0] {
+		case 'Z': // ready for a query
+			if asked && len(values) == 0 {
+				return nil, errors.New("the query returned nothing")
+			} else if asked {
+				return values, nil
+			}
+			asked = true
+			if send("Q", query+"\x00"); err != nil {
+				return nil, err
+			}
+		case 'D':
+			values = append(values, fields(body)...)
+		case 'E':
+			return nil, fmt.Errorf("refused: %q", bytes.ReplaceAll(body, []byte{0}, []byte{' '}))
+		}
+	}
+}
+
+// fields returns the values of a row, and "" for NULL.
+func fields(row []byte) (values []string) {
+	if len(row) < 2 {
+		return nil
+	}
+	for row = row[2:]; len(row) >= 4; {
+		size := int(int32(binary.BigEndian.Uint32(row)))
+		row = row[4:]
+		size = min(max(size, 0), len(row))
+		values = append(values, string(row[:size]))
+		row = row[size:]
+	}
+	return values
+}

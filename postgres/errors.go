@@ -1,0 +1,48 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var errNoPool = errors.New("postgres: nil pool")
+
+// SQLSTATEs of errors.
+const (
+	serializationFailure = "40001"
+	undefinedTable       = "42P01"
+	undefinedColumn      = "42703"
+	undefinedSchema      = "3F000"
+	readOnly             = "25006"
+	noPrepared           = "26000"
+	duplicatePrepared    = "42P05"
+)
+
+func codeOf(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}
+
+// isUnserializable reports whether a statement did nothing because the row changed under it. That
+// happens when transactions are repeatable read or serializable by default.
+func isUnserializable(err error) bool { return codeOf(err) == serializationFailure }
+
+// explain adds what to do about an error.
+func (l *Locker) explain(err error) error {
+	switch codeOf(err) {
+	case undefinedTable, undefinedSchema:
+		return fmt.Errorf("there is no table %s; call postgres.EnsureSchema, or run postgres.Schema: %w", l.table, err)
+	case undefinedColumn:
+		return fmt.Errorf("the table %s is not one that postgres.EnsureSchema has created: %w", l.table, err)
+	case readOnly:
+		return fmt.Errorf("the server, a standby perhaps, or the session is read-only: %w", err)
+	case noPrepared, duplicatePrepared:
+		return fmt.Errorf("a pooler changes the session between two statements; use postgres.WithoutPreparing: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,42 @@
+package postgres
+
+import (
+	"context"
+	"runtime/pprof"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+const (
+	sweepEvery = 5 * time.Minute // of a Locker that is used
+	sweepAge   = 10 * time.Minute
+	sweepMost  = 1000 // rows of one statement
+	sweepLong  = time.Minute
+)
+
+// sweepLater deletes unused rows from time to time, in the background.
+func (l *Locker) sweepLater() {
+	last, now := l.swept.Load(), time.Since(l.start)
+	if now-time.Duration(last) < sweepEvery || !l.swept.CompareAndSwap(last, int64(now)) {
+		return
+	}
+	go func() {
+		pprof.SetGoroutineLabels(context.Background()) // it is not the work of the caller
+		ctx, cancel := context.WithTimeout(context.Background(), sweepLong)
+		defer cancel()
+		for {
+			swept, err := l.sweep(ctx, sweepAge)
+			if err != nil || swept < sweepMost {
+				return // if it failed, the next one may succeed
+			}
+		}
+	}()
+}
+
+// sweep deletes rows that were not used for that long, and returns how many.
+func (l *Locker) sweep(ctx context.Context, age time.Duration) (int64, error) {
+	return call(ctx, l, "", func(r *request) (int64, error) {
+		return r.exec(l.sql.sweep, pgtype.Interval{Microseconds: age.Microseconds(), Valid: true}, sweepMost)
+	})
+}

@@ -1,0 +1,292 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/pubsub"
+	"github.com/golockers/locker/internal/waithook"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+const (
+	lookAgain  = 5 * time.Second       // a waiter looks at least this often,
+	lookOften  = 50 * time.Millisecond // and this often if it cannot hear of its turn
+	stagger    = 20 * time.Millisecond // between the looks of waiters after the lock has expired
+	maxStagger = time.Second
+	maxRetries = 4 // of a look whose connection broke
+)
+
+// waiter is one Wait that has to queue.
+type waiter struct {
+	l          *Locker
+	key, token string
+	ttl        pgtype.Interval
+	sub        *pubsub.Subscription
+	news       chan struct{}
+
+	sending sync.Mutex // held while a request is under way, also one that was left behind
+	unsure  bool       // a request without an answer may yet put the token in the queue
+
+	mu   sync.Mutex
+	left time.Duration // of the holder's time, from a message to the head; 0: none
+	look bool          // the news is more than that
+}
+
+// Message and Missed implement [pubsub.Listener].
+func (w *waiter) Message(string) {}
+func (w *waiter) Missed()        { w.tell(0) }
+
+func (w *waiter) tell(left time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if left > 0 {
+		w.left = left
+	} else {
+		w.look = true
+	}
+	select {
+	case w.news <- struct{}{}:
+	default:
+	}
+}
+
+// read returns the latest news.
+func (w *waiter) read() (left time.Duration, look bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left, look = w.left, w.look
+	w.left, w.look = 0, false
+	return left, look
+}
+
+// Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in the lock's
+// row and returns when it is handed the lock. The queue is first come, first served across
+// processes. A lock whose holder vanished goes to the first in the queue some milliseconds after it
+// expires, and if that one vanished with it, to another waiter within five seconds.
+//
+// A waiter whose process has gone is passed over: the server knows it by the backend of the
+// process's connection. If a machine vanishes and its connection does not end, its waiters may be
+// handed the lock, for their ttl, until the server's TCP keepalives notice (two hours by default).
+//
+// Joining takes one request, like taking a free lock, and so does making sure of a grant. Waiters
+// are notified on the connection that [Locker.Watch] describes. If it fails, they look up to twenty
+// times a second instead.
+//
+// If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then, is
+// given up in the background. Behind a pooler the error is [errors.ErrUnsupported].
+func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
+	us, err := microsecondsOf(ttl)
+	switch {
+	case ctx.Err() != nil:
+		return time.Time{}, ctx.Err()
+	case err != nil:
+		return time.Time{}, err
+	case l.path.Load() == pooler:
+		return time.Time{}, errPooler
+	}
+	l.ghosts.forget(key, token)
+	w := &waiter{l: l, key: key, token: token, ttl: us}
+	// While there is a connection that listens, there may be a queue. If there is one otherwise, it
+	// joins that.
+	isHeld := false
+	if l.self.Load() == nil {
+		p, err := w.acquire(ctx)
+		switch {
+		case err != nil:
+			return time.Time{}, w.giveUp(ctx, err, false)
+		case p.mine:
+			l.sweepLater()
+			return p.asked.Add(ttl), nil
+		}
+		isHeld = true
+		waithook.Call(ctx)
+	}
+	if err := l.checkPath(ctx); err != nil {
+		if isHeld && ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
+		}
+		return time.Time{}, err
+	}
+	// It joins the queue before the subscription is live, so that its place is that of its request.
+	w.news = make(chan struct{}, 1)
+	name := nameOf(key, token)
+	l.waiting.add(name, w)
+	defer l.waiting.remove(name, w)
+	w.sub = l.hub.Join(waitChannel, w)
+	defer w.sub.Close()
+	return w.wait(ctx, isHeld)
+}
+
+// giveUp leaves the queue after an error, and returns that.
+func (w *waiter) giveUp(ctx context.Context, err error, isHeld bool) error {
+	if w.l.err == nil {
+		w.leave(ctx)
+	}
+	if isHeld && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", err, locker.ErrHeld)
+	}
+	return err
+}
+
+func (w *waiter) wait(ctx context.Context, isHeld bool) (time.Time, error) {
+	live := w.sub.Done()
+	next := time.NewTimer(lookAgain)
+	defer next.Stop()
+	joins := true // it is not in the queue, as far as is known
+	for {
+		p, err := w.retry(ctx, &joins)
+		switch {
+		case err != nil:
+			return time.Time{}, w.giveUp(ctx, err, isHeld)
+		case p.mine:
+			if p.place > 0 { // its owner has called Acquire as well
+				_, _ = w.l.change(ctx, w.l.sql.leave, w.key, w.token)
+			}
+			w.l.sweepLater()
+			return p.asked.Add(p.left), nil
+		}
+		if !isHeld {
+			isHeld = true
+			waithook.Call(ctx)
+		}
+		next.Reset(w.pause(p.left, p.place))
+		for look := false; !look; {
+			select {
+			case <-w.news:
+				var left time.Duration
+				if left, look = w.read(); !look && left > 0 {
+					next.Reset(w.pause(left, 1))
+				}
+			case <-live: // its place can be in the name of the connection that listens
+				live, look = nil, true
+			case <-next.C:
+				look = true
+			case <-ctx.Done():
+				return time.Time{}, w.giveUp(ctx, ctx.Err(), true)
+			}
+		}
+	}
+}
+
+// pause returns how long to wait for news, given the rest of the holder's time.
+func (w *waiter) pause(left time.Duration, place int) time.Duration {
+	if w.l.self.Load() == nil || w.sub.Err() != nil {
+		return lookOften
+	}
+	late := time.Millisecond + min(time.Duration(max(place-1, 0))*stagger, maxStagger)
+	return min(max(left, 0)+late, lookAgain)
+}
+
+// place is what a look returns.
+type place struct {
+	mine, held bool
+	asked      time.Time     // before the request
+	left       time.Duration // of the holder's time
+	place      int           // in the queue; 0: none
+	listed     bool          // in the name of the present backend
+}
+
+// retry looks, and looks again if the connection broke: the pool may have several that have.
+func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
+	for rest := 5 * time.Millisecond; ; rest *= 4 {
+		if !*joins {
+			p, err = w.see(ctx)
+		}
+		if err == nil && (*joins || !p.mine && !(p.held && p.listed)) {
+			*joins = true // until it certainly is in the queue
+			p, err = w.join(ctx)
+		}
+		if err == nil {
+			*joins = false
+			return p, nil
+		}
+		if codeOf(err) != "" || errors.Is(err, os.ErrDeadlineExceeded) || rest > 5*time.Millisecond<<(2*maxRetries) ||
+			!sleep(ctx, rest) {
+			return p, err
+		}
+	}
+}
+
+// sleep reports whether d has passed before the end of ctx.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+var errStandby = errors.New("the server is a standby")
+
+// acquire takes the lock if it is free and there is no queue.
+func (w *waiter) acquire(ctx context.Context) (place, error) {
+	return w.send(ctx, func(r *request) (p place, err error) {
+		p.asked = time.Now()
+		changed, err := r.exec(w.l.sql.acquireAlone, []byte(w.key), []byte(w.token), w.ttl)
+		p.mine = changed > 0
+		return p, err
+	})
+}
+
+// see looks at the lock without changing it.
+func (w *waiter) see(ctx context.Context) (place, error) {
+	pid, start := w.l.backend()
+	return w.send(ctx, func(r *request) (p place, err error) {
+		p.asked = time.Now()
+		err = r.query(func(rows pgx.Rows) error {
+			var standby bool
+			var us int64
+			err := rows.Scan(&standby, &p.mine, &p.held, &us, &p.place, &p.listed)
+			if err == nil && standby { // what it sees may be long over
+				err = errStandby
+			}
+			p.left = fromMicroseconds(us)
+			return err
+		}, w.l.sql.look, []byte(w.key), []byte(w.token), pid, start)
+		return p, err
+	})
+}
+
+// join takes the lock or a place in the queue.
+func (w *waiter) join(ctx context.Context) (place, error) {
+	pid, start := w.l.backend()
+	return w.send(ctx, func(r *request) (p place, err error) {
+		p.asked = time.Now()
+		err = r.query(func(rows pgx.Rows) error {
+			var us int64
+			err := rows.Scan(&p.mine, &us, &p.place, nil, nil)
+			p.left = fromMicroseconds(us)
+			return err
+		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start)
+		if err != nil && codeOf(err) == "" {
+			w.unsure = true
+		}
+		return p, err
+	})
+}
+
+func (w *waiter) send(ctx context.Context, do func(*request) (place, error)) (place, error) {
+	return call(ctx, w.l, w.token, func(r *request) (place, error) {
+		w.sending.Lock()
+		defer w.sending.Unlock()
+		return do(r)
+	})
+}
+
+// backend returns the backend of the connection that listens, or nils.
+func (l *Locker) backend() (pid *int32, start *time.Time) {
+	if self := l.self.Load(); self != nil {
+		return &self.pid, &self.start
+	}
+	return nil, nil
+}
