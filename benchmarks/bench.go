@@ -21,6 +21,7 @@ type bench struct {
 	settings
 	redis     *redisServer
 	memcached *memcachedServer
+	postgres  string  // a URL, in its section
 	shared    *shared // the memory in which the processes of a fleet see each other
 	raw       io.Writer
 	progress  io.Writer

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,13 +58,14 @@ func TestSections(t *testing.T) {
 	redis, memcached := testserver.Redis(t), testserver.Memcached(t)
 	dir := t.TempDir()
 	var stdout, stderr bytes.Buffer
-	code := parentMain([]string{"-only", "check,locks,memcached,memory", "-rounds", "1", "-scale", "0.02", "-out", dir,
+	code := parentMain([]string{"-only", "check,locks,memcached,memory,postgres", "-rounds", "1", "-scale", "0.02", "-out", dir,
 		"-redis", redis.Addr, "-memcached", memcached.Addr}, &stdout, &stderr)
 	require.Equal(t, 0, code, "%s", stderr.String())
 	assert.Contains(t, stdout.String(), "| hand-off: cycles/s of redisv9 ")
 	table, err := os.ReadFile(filepath.Join(dir, "results.md"))
 	require.NoError(t, err)
-	for _, c := range redisLocks {
+	assert.Contains(t, stdout.String(), "| refused-8: refusals/s of postgres ")
+	for _, c := range slices.Concat(redisLocks, postgresLocks) {
 		assert.Contains(t, string(table), "| "+c.name+" |")
 	}
 	for _, picture := range []string{"locks-throughput.svg", "locks-requests.svg"} {

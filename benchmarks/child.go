@@ -23,6 +23,7 @@ type job struct {
 	Kind      string // a key of workers
 	Redis     string
 	Memcached string
+	Postgres  string // a URL
 	Shared    string // the file of the shared memory
 	Profile   string // a directory for profiles of the processor; empty for none
 	Process   int    // the number of this one

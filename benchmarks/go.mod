@@ -9,14 +9,22 @@ require (
 	github.com/go-redis/cache/v9 v9.0.0
 	github.com/go-redsync/redsync/v4 v4.18.0
 	github.com/golockers/locker v0.0.0
+	github.com/golockers/locker/postgres v0.0.0
 	github.com/golockers/locker/rueidis v0.0.0
 	github.com/gomodule/redigo v1.9.3
+	github.com/jackc/pgx/v5 v5.9.2
 	github.com/redis/go-redis/v9 v9.23.0-beta.1
 	github.com/redis/rueidis v1.0.79
-	github.com/stretchr/testify v1.9.0
+	github.com/stretchr/testify v1.11.1
 	golang.org/x/sync v0.24.0
 	gonum.org/v1/plot v0.17.0
 	resenje.org/singleflight v0.4.3
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.2 // indirect
 )
 
 require (
@@ -45,3 +53,5 @@ require (
 replace github.com/golockers/locker => ..
 
 replace github.com/golockers/locker/rueidis => ../rueidis
+
+replace github.com/golockers/locker/postgres => ../postgres

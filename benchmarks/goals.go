@@ -43,6 +43,15 @@ func (r *results) goals() string {
 	t.bound("hand-off", "requests/cycle", us, "median", us.median("requests/cycle"), 3, false)
 	t.bound("hand-off", "least-share", us, "median", us.median("least-share"), 0.95, true)
 
+	for _, scenario := range []string{"uncontended-1", "uncontended-32"} {
+		t.ratio(scenario, "cycles/s", r.row("postgres", scenario, "postgres"), r.row("postgres", scenario, "row-lease-1ms"), 0.95, true)
+	}
+	us = r.row("postgres", "hand-off", "postgres")
+	t.ratio("hand-off", "cycles/s", us, r.row("postgres", "hand-off", "row-lease-1ms"), 1.05, true)
+	t.ratio("hand-off", "cycles/s", us, r.row("postgres", "hand-off", "advisory-pinned"), 0.85, true)
+	t.bound("hand-off", "lock-p99-ms", us, "median", us.median("lock-p99-ms"), 25, false)
+	t.ratio("refused-8", "refusals/s", r.row("postgres", "refused-8", "postgres"), r.row("postgres", "refused-8", "row-lease"), 10, true)
+
 	one, leaving := r.row("flights", "One", "Group"), r.row("flights", "OneLeaving", "Group")
 	t.ratio("One", "ns/op", one, r.row("flights", "One", "xsync"), 1.1, false)
 	t.bound("One", "allocs/op", one, "most", one.most("allocs/op"), 1, false)

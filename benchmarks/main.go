@@ -52,6 +52,7 @@ var sections = []struct {
 	{"locks", runLocks},
 	{"memcached", runMemcached},
 	{"memory", runMemory},
+	{"postgres", runPostgres},
 	{"stampede", runStampede},
 	{"growth", runGrowth},
 	{"leases", runLeases},

@@ -34,16 +34,11 @@ func startServer(ctx context.Context, program string, args func(port string) []s
 		return nil, "", err
 	}
 	for range 5 { // the port may be taken between the look and the use
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := freePort()
 		if err != nil {
 			return nil, "", err
 		}
-		addr := l.Addr().String()
-		l.Close()
-		_, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, "", err
-		}
+		addr := net.JoinHostPort("127.0.0.1", port)
 		cmd := exec.Command(path, args(port)...)
 		cmd.Dir = dir
 		if err := cmd.Start(); err != nil {
@@ -65,6 +60,17 @@ func startServer(ctx context.Context, program string, args func(port string) []s
 	}
 	os.RemoveAll(dir)
 	return nil, "", fmt.Errorf("%s does not start", program)
+}
+
+// freePort returns a port on which no process listens at the moment.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
 }
 
 func (p *process) kill() {
