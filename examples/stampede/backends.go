@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/memcache"
+	"github.com/golockers/locker/postgres"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/rueidis"
@@ -30,24 +32,43 @@ const (
 )
 
 // forms are the accepted values of -backend.
-const forms = "redis://host:port, rueidis://host:port, redigo://host:port or memcache://host:port"
+const forms = "redis://host:port, rueidis://host:port, redigo://host:port, memcache://host:port or " +
+	"postgres://user@host:port/database"
 
 // address is a parsed -backend.
-type address struct{ Scheme, Host string }
+type address struct {
+	Scheme, Host   string
+	User, Database string // of PostgreSQL
+}
 
-func (a address) String() string { return a.Scheme + "://" + a.Host }
+func (a address) String() string {
+	if a.User != "" {
+		return a.Scheme + "://" + url.PathEscape(a.User) + "@" + a.Host + "/" + url.PathEscape(a.Database)
+	}
+	return a.Scheme + "://" + a.Host
+}
 
 func parseAddress(s string) (*address, error) {
 	u, err := url.Parse(s)
 	if err == nil {
 		_, err = strconv.ParseUint(u.Port(), 10, 16)
 	}
-	if err != nil || u.Hostname() == "" || *u != (url.URL{Scheme: u.Scheme, Host: u.Host}) {
+	if err != nil || u.Hostname() == "" {
 		return nil, fmt.Errorf("-backend %q is none of %s", s, forms)
 	}
+	a := &address{Scheme: u.Scheme, Host: u.Host}
 	switch u.Scheme {
 	case "redis", "rueidis", "redigo", "memcache":
-		return &address{u.Scheme, u.Host}, nil
+	case "postgres":
+		a.User, a.Database = u.User.Username(), strings.TrimPrefix(u.Path, "/")
+		if a.User == "" || a.Database == "" {
+			a = &address{}
+		}
+	default:
+		a = &address{}
+	}
+	if a.String() == s { // there is nothing else in it
+		return a, nil
 	}
 	return nil, fmt.Errorf("-backend %q is none of %s", s, forms)
 }
@@ -79,6 +100,9 @@ func connect(a address) (cache, locker.Locker, error) {
 			},
 		}
 		return redigoCache{pool}, redigo.New(pool), nil
+	case "postgres":
+		pool, err := openPool(a)
+		return postgresCache{pool}, postgres.New(pool, postgres.WithTable(lockingTable)), err
 	case "memcache":
 		client := gomemcache.New(a.Host)
 		client.Timeout, client.MaxIdleConns = patience, 20

@@ -4,18 +4,30 @@ go 1.26.0
 
 replace github.com/golockers/locker => ../..
 
+replace github.com/golockers/locker/postgres => ../../postgres
+
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/bradfitz/gomemcache v0.0.0-20230905024940-24af94b03874
 	github.com/golockers/locker v0.0.0
+	github.com/golockers/locker/postgres v0.0.0
 	github.com/golockers/locker/rueidis v0.0.0
 	github.com/gomodule/redigo v1.9.2
+	github.com/jackc/pgx/v5 v5.9.2
 	github.com/redis/go-redis/v9 v9.7.3
 	github.com/redis/rueidis v1.0.79
 	github.com/schollz/progressbar/v3 v3.19.1
-	github.com/stretchr/testify v1.9.0
+	github.com/stretchr/testify v1.11.1
 	golang.org/x/term v0.47.0
 	modernc.org/sqlite v1.60.1
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.2 // indirect
+	golang.org/x/sync v0.23.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
 )
 
 require (

@@ -36,11 +36,18 @@ func openServer(ctx context.Context, a *address) (server, address, error) {
 		if err != nil {
 			return nil, address{}, err
 		}
-		return s, address{"redis", s.listener.Addr().String()}, nil
+		return s, address{Scheme: "redis", Host: s.listener.Addr().String()}, nil
 	}
 	var s server
 	var err error
 	switch a.Scheme {
+	case "postgres":
+		s, fleet, err := openPostgres(ctx, *a)
+		if err != nil {
+			// pgx reports each of its attempts on a line.
+			return nil, address{}, fmt.Errorf("%w: %s: %s", errNoServer, a, strings.Join(strings.Fields(err.Error()), " "))
+		}
+		return s, fleet, nil
 	case "memcache":
 		client := gomemcache.New(a.Host)
 		client.Timeout = patience

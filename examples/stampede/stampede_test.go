@@ -74,6 +74,9 @@ func TestBackends(t *testing.T) {
 		"rueidis":  func(t *testing.T) []string { return []string{"-backend", "rueidis://" + testserver.Redis(t).Addr} },
 		"redigo":   func(t *testing.T) []string { return []string{"-backend", "redigo://" + testserver.Redis(t).Addr} },
 		"memcache": func(t *testing.T) []string { return []string{"-backend", "memcache://" + testserver.Memcached(t).Addr} },
+		"postgres": func(t *testing.T) []string {
+			return []string{"-backend", "postgres://" + testserver.PostgresUser + "@" + testserver.Postgres(t).Addr + "/postgres"}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, append(backend(t), "-processes", "3", "-goroutines", "8", "-rounds", "3", "-load", "5ms")...)
@@ -96,14 +99,15 @@ func TestBadFlags(t *testing.T) {
 	for _, backend := range []string{
 		"127.0.0.1:6379", "redis", "redis://", "redis://host", "redis://host:", "redis://:6379", "redis://h:port",
 		"redis://h:65536", "redis://h:1/2", "redis://user@h:1", "redis://h:1?db=2", "rediss://h:1",
-		"memcached://h:1", "http://h:1", "redis:h:1", "://", "redis://h:1\n",
+		"postgres://h:1/d", "postgres://u@h:1", "postgres://u@h/d",
+		"postgres://u:p@h:1/d", "postgres://u@h:1/d?x=y", "memcached://h:1", "http://h:1", "redis:h:1", "://", "redis://h:1\n",
 	} {
 		p := start(t, "-backend", backend)
 		require.Equal(t, 2, p.wait(t), backend)
 		require.Empty(t, p.stdout.String())
 		line := p.stderr.String()
 		require.Equal(t, 1, strings.Count(line, "\n"), line)
-		require.Contains(t, line, "redis://host:port, rueidis://host:port, redigo://host:port or memcache://host:port")
+		require.Contains(t, line, "is none of "+forms)
 	}
 	for _, args := range [][]string{
 		{"-processes", "0"}, {"-goroutines", "-1"}, {"-rounds", "0"}, {"-load", "-1ms"}, {"-timeout", "0s"}, {"more"},
@@ -118,11 +122,13 @@ func TestBadFlags(t *testing.T) {
 }
 
 func TestNoServer(t *testing.T) {
-	redis, memcached := testserver.Redis(t), testserver.Memcached(t)
+	redis, memcached, database := testserver.Redis(t), testserver.Memcached(t), testserver.Postgres(t)
 	redis.Stop()
 	memcached.Stop()
+	database.Stop()
 	for _, backend := range []string{
 		"redis://" + redis.Addr, "rueidis://" + redis.Addr, "redigo://" + redis.Addr, "memcache://" + memcached.Addr,
+		"postgres://u@" + database.Addr + "/d",
 	} {
 		p := start(t, "-backend", backend)
 		require.Equal(t, 2, p.wait(t), backend)
