@@ -39,7 +39,7 @@ func Do[T any](ctx context.Context, c *Calls, token string, timeout time.Duratio
 	var v T
 	var err error
 	deadline, ok := ctx.Deadline()
-	if ok && time.Until(deadline) < timeout || timeout == Never && ctx.Done() != nil {
+	if ok && timeout > 0 && time.Until(deadline) < timeout || timeout == Never && ctx.Done() != nil {
 		v, err = apart(ctx, c, token, call)
 	} else {
 		v, err = call()

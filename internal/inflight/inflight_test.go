@@ -101,6 +101,21 @@ func TestDo(t *testing.T) {
 			assert.Equal(t, 7, v)
 		})
 	})
+	t.Run("the client minds contexts, and the context's timer is late", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			cancelable, cancel := context.WithCancel(t.Context())
+			ctx := noTimer{cancelable, time.Now().Add(-time.Second)}
+			returned := false
+			_, err := inflight.Do(ctx, new(inflight.Calls), "t", 0, func() (int, error) {
+				cancel()
+				time.Sleep(time.Second)
+				returned = true
+				return 7, nil
+			})
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.True(t, returned, "the call was left behind")
+		})
+	})
 	t.Run("context done before", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -165,5 +180,19 @@ func TestWait(t *testing.T) {
 			assert.Zero(t, inflight.Entries(&c))
 			assert.NoError(t, c.Wait(t.Context(), "t"))
 		})
+	})
+}
+
+func TestGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c inflight.Calls
+		start := time.Now()
+		c.Go("t", func() { time.Sleep(time.Second) })
+		require.NoError(t, c.Wait(t.Context(), "other"))
+		assert.Zero(t, time.Since(start))
+		require.NoError(t, c.Wait(t.Context(), "t"))
+		assert.Equal(t, time.Second, time.Since(start))
+		synctest.Wait()
+		assert.Zero(t, inflight.Entries(&c))
 	})
 }

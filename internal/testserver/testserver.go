@@ -54,6 +54,9 @@ type kind struct {
 	// pid asks the server that listens at addr for its process id. An answer alone does not prove
 	// that it is our server: another process may have taken the port first.
 	pid func(addr string) (int, error)
+	// dir is there in place of pid for a server that does not know its process id. It asks for the
+	// directory in which the server was started.
+	dir func(addr string) (string, error)
 	// spare is the distance to a second port that the server listens on, or 0.
 	spare int
 }
@@ -158,17 +161,30 @@ func (s *Server) launch() error {
 			return fmt.Errorf("%s %q %w: %s", s.kind.program, args, errExited, output)
 		case <-time.After(5 * time.Millisecond):
 		}
-		var pid int
-		if pid, last = s.kind.pid(s.Addr); last == nil && pid == proc.pid {
+		if last = s.answers(proc); last == nil {
 			s.proc = proc
 			return nil
-		} else if last == nil {
-			last = fmt.Errorf("process %d answers at %s, not %d", pid, s.Addr, proc.pid)
 		}
 	}
 	proc.kill()
 	output, _ := os.ReadFile(logFile)
 	return fmt.Errorf("%s does not answer at %s: %w: %s", s.kind.program, s.Addr, last, output)
+}
+
+// answers returns nil if proc, and no other process, answers at Addr.
+func (s *Server) answers(proc *process) error {
+	if s.kind.dir != nil {
+		dir, err := s.kind.dir(s.Addr)
+		if err == nil && dir != s.dir {
+			err = fmt.Errorf("a server in %s answers at %s, not in %s", dir, s.Addr, s.dir)
+		}
+		return err
+	}
+	pid, err := s.kind.pid(s.Addr)
+	if err == nil && pid != proc.pid {
+		err = fmt.Errorf("process %d answers at %s, not %d", pid, s.Addr, proc.pid)
+	}
+	return err
 }
 
 // Stop kills the server, as a crash would: its clients see only that their connections end. It
@@ -181,7 +197,7 @@ func (s *Server) Stop() {
 }
 
 // Restart stops the server if it runs and starts it again on the same port, with the same
-// arguments and without its data.
+// arguments and, except for etcd, without its data.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()

@@ -281,3 +281,26 @@ func TestPauseIsOver(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+func TestEtcd(t *testing.T) {
+	s := Etcd(t)
+	dir, err := etcdKind.dir(s.Addr)
+	require.NoError(t, err)
+	require.Equal(t, s.dir, dir)
+	pid := s.PID()
+	s.Restart()
+	require.NotEqual(t, pid, s.PID())
+	require.NoError(t, healthy(s.Addr))
+}
+
+func TestEtcdCluster(t *testing.T) {
+	members := EtcdCluster(t, 3)
+	require.Len(t, members, 3)
+	members[0].Stop()
+	require.Eventually(t, func() bool { return healthy(members[1].Addr) == nil && healthy(members[2].Addr) == nil },
+		long, 10*time.Millisecond, "two of three are a majority")
+	members[1].Stop()
+	require.Eventually(t, func() bool { return healthy(members[2].Addr) != nil }, long, 10*time.Millisecond)
+	members[0].Restart()
+	require.NoError(t, healthy(members[2].Addr))
+}
