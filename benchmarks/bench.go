@@ -22,6 +22,7 @@ type bench struct {
 	redis     *redisServer
 	memcached *memcachedServer
 	postgres  string  // a URL, in its section
+	etcd      string  // the address, in its section
 	shared    *shared // the memory in which the processes of a fleet see each other
 	raw       io.Writer
 	progress  io.Writer

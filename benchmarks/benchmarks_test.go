@@ -55,17 +55,17 @@ func TestBadInput(t *testing.T) {
 
 // TestSections runs every one of them, so briefly that the figures mean nothing.
 func TestSections(t *testing.T) {
-	redis, memcached := testserver.Redis(t), testserver.Memcached(t)
+	redis, memcached, etcd := testserver.Redis(t), testserver.Memcached(t), testserver.Etcd(t)
 	dir := t.TempDir()
 	var stdout, stderr bytes.Buffer
-	code := parentMain([]string{"-only", "check,locks,memcached,memory,postgres", "-rounds", "1", "-scale", "0.02", "-out", dir,
-		"-redis", redis.Addr, "-memcached", memcached.Addr}, &stdout, &stderr)
+	code := parentMain([]string{"-only", "check,locks,memcached,etcd,memory,postgres", "-rounds", "1", "-scale", "0.02", "-out", dir,
+		"-redis", redis.Addr, "-memcached", memcached.Addr, "-etcd", etcd.Addr}, &stdout, &stderr)
 	require.Equal(t, 0, code, "%s", stderr.String())
 	assert.Contains(t, stdout.String(), "| hand-off: cycles/s of redisv9 ")
 	table, err := os.ReadFile(filepath.Join(dir, "results.md"))
 	require.NoError(t, err)
 	assert.Contains(t, stdout.String(), "| refused-8: refusals/s of postgres ")
-	for _, c := range slices.Concat(redisLocks, postgresLocks) {
+	for _, c := range slices.Concat(redisLocks, postgresLocks, etcdLocks) {
 		assert.Contains(t, string(table), "| "+c.name+" |")
 	}
 	for _, picture := range []string{"locks-throughput.svg", "locks-requests.svg"} {

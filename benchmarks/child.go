@@ -24,6 +24,7 @@ type job struct {
 	Redis     string
 	Memcached string
 	Postgres  string // a URL
+	Etcd      string
 	Shared    string // the file of the shared memory
 	Profile   string // a directory for profiles of the processor; empty for none
 	Process   int    // the number of this one

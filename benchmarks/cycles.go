@@ -118,7 +118,8 @@ type cycles struct {
 func (b *bench) job(kind, who, key string) job {
 	return job{
 		Kind: kind, Who: who, Key: key,
-		Redis: b.redis.addr, Memcached: b.memcached.addr, Postgres: b.postgres, Shared: b.shared.path, Profile: b.profile,
+		Redis: b.redis.addr, Memcached: b.memcached.addr, Postgres: b.postgres, Etcd: b.etcd, Shared: b.shared.path,
+		Profile: b.profile,
 	}
 }
 

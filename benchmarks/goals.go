@@ -51,6 +51,12 @@ func (r *results) goals() string {
 	t.ratio("hand-off", "cycles/s", us, r.row("postgres", "hand-off", "advisory-pinned"), 0.85, true)
 	t.bound("hand-off", "lock-p99-ms", us, "median", us.median("lock-p99-ms"), 25, false)
 	t.ratio("refused-8", "refusals/s", r.row("postgres", "refused-8", "postgres"), r.row("postgres", "refused-8", "row-lease"), 10, true)
+	// A lease of its own for each lock.
+	us, peer := r.row("etcd", "uncontended-1", "etcd"), r.row("etcd", "uncontended-1", "concurrency")
+	t.ratio("etcd, uncontended-1", "cycles/s", us, peer, 0.9, true)
+	us, peer = r.row("etcd", "hand-off", "etcd"), r.row("etcd", "hand-off", "concurrency")
+	t.ratio("etcd, hand-off", "cycles/s", us, peer, 1, true)
+	t.ratio("etcd, hand-off", "requests/cycle", us, peer, 1, false)
 
 	one, leaving := r.row("flights", "One", "Group"), r.row("flights", "OneLeaving", "Group")
 	t.ratio("One", "ns/op", one, r.row("flights", "One", "xsync"), 1.1, false)

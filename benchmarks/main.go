@@ -51,6 +51,7 @@ var sections = []struct {
 	{"flights", runFlights},
 	{"locks", runLocks},
 	{"memcached", runMemcached},
+	{"etcd", runEtcd},
 	{"memory", runMemory},
 	{"postgres", runPostgres},
 	{"stampede", runStampede},
@@ -61,6 +62,7 @@ var sections = []struct {
 type settings struct {
 	only             []string
 	redis, memcached string // empty: start one
+	etcd             string // likewise
 	out              string
 	rounds           int
 	scale            float64 // of every duration
@@ -84,6 +86,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	only := flags.String("only", "", "run these sections, separated by commas: "+strings.Join(names, ", "))
 	flags.StringVar(&s.redis, "redis", "", "host:port of a Redis server without other users (default: start one)")
 	flags.StringVar(&s.memcached, "memcached", "", "host:port of a memcached without other users (default: start one)")
+	flags.StringVar(&s.etcd, "etcd", "", "host:port of an etcd without other users (default: start one)")
 	flags.StringVar(&s.out, "out", "results", "directory of the results")
 	flags.IntVar(&s.rounds, "rounds", 8, "how often each contender has its turn")
 	flags.Float64Var(&s.scale, "scale", 1, "factor for the length of every run")

@@ -25,7 +25,7 @@ var postgresLocks = []contender{
 		pool, err := pgxPool(j.Postgres)
 		return with(postgres.New(pool)), err
 	}},
-	{"postgres+line", true, func(j job) (lock, error) {
+	{"postgres+cohort", true, func(j job) (lock, error) {
 		pool, err := pgxPool(j.Postgres)
 		return with(cohort.New(postgres.New(pool))), err
 	}},
