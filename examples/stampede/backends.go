@@ -11,6 +11,7 @@ import (
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/etcd"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/postgres"
 	"github.com/golockers/locker/redigo"
@@ -32,8 +33,8 @@ const (
 )
 
 // forms are the accepted values of -backend.
-const forms = "redis://host:port, rueidis://host:port, redigo://host:port, memcache://host:port or " +
-	"postgres://user@host:port/database"
+const forms = "redis://host:port, rueidis://host:port, redigo://host:port, memcache://host:port, " +
+	"etcd://host:port or postgres://user@host:port/database"
 
 // address is a parsed -backend.
 type address struct {
@@ -58,7 +59,7 @@ func parseAddress(s string) (*address, error) {
 	}
 	a := &address{Scheme: u.Scheme, Host: u.Host}
 	switch u.Scheme {
-	case "redis", "rueidis", "redigo", "memcache":
+	case "redis", "rueidis", "redigo", "memcache", "etcd":
 	case "postgres":
 		a.User, a.Database = u.User.Username(), strings.TrimPrefix(u.Path, "/")
 		if a.User == "" || a.Database == "" {
@@ -107,6 +108,9 @@ func connect(a address) (cache, locker.Locker, error) {
 		client := gomemcache.New(a.Host)
 		client.Timeout, client.MaxIdleConns = patience, 20
 		return memcacheCache{client}, memcache.New(client), nil
+	case "etcd":
+		client, err := etcdClient(a.Host)
+		return etcdCache{client}, etcd.New(client), err
 	}
 	return nil, nil, fmt.Errorf("unknown backend %q", a)
 }

@@ -48,6 +48,12 @@ func openServer(ctx context.Context, a *address) (server, address, error) {
 			return nil, address{}, fmt.Errorf("%w: %s: %s", errNoServer, a, strings.Join(strings.Fields(err.Error()), " "))
 		}
 		return s, fleet, nil
+	case "etcd":
+		if s, err := openEtcd(ctx, a.Host); err != nil {
+			return nil, address{}, fmt.Errorf("%w: %s: %w", errNoServer, a, err)
+		} else {
+			return s, *a, nil
+		}
 	case "memcache":
 		client := gomemcache.New(a.Host)
 		client.Timeout = patience

@@ -77,6 +77,7 @@ func TestBackends(t *testing.T) {
 		"postgres": func(t *testing.T) []string {
 			return []string{"-backend", "postgres://" + testserver.PostgresUser + "@" + testserver.Postgres(t).Addr + "/postgres"}
 		},
+		"etcd": func(t *testing.T) []string { return []string{"-backend", "etcd://" + testserver.Etcd(t).Addr} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, append(backend(t), "-processes", "3", "-goroutines", "8", "-rounds", "3", "-load", "5ms")...)
@@ -122,13 +123,15 @@ func TestBadFlags(t *testing.T) {
 }
 
 func TestNoServer(t *testing.T) {
-	redis, memcached, database := testserver.Redis(t), testserver.Memcached(t), testserver.Postgres(t)
+	redis, memcached := testserver.Redis(t), testserver.Memcached(t)
+	database, etcd := testserver.Postgres(t), testserver.Etcd(t)
 	redis.Stop()
 	memcached.Stop()
 	database.Stop()
+	etcd.Stop()
 	for _, backend := range []string{
 		"redis://" + redis.Addr, "rueidis://" + redis.Addr, "redigo://" + redis.Addr, "memcache://" + memcached.Addr,
-		"postgres://u@" + database.Addr + "/d",
+		"postgres://u@" + database.Addr + "/d", "etcd://" + etcd.Addr,
 	} {
 		p := start(t, "-backend", backend)
 		require.Equal(t, 2, p.wait(t), backend)
