@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -267,22 +266,34 @@ func tableRow(line string) (cells []string, ok bool) {
 	return cells, true
 }
 
-// The README gives four rows of the table in one.
+// The README gives four rows of the table in one column.
 func TestRequestsInReadme(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
 	table := requestsTable(t)
-	line := regexp.MustCompile(`(?m)^\|[^|]*requests.*acquire, be refused, extend, release.*$`).FindString(string(page))
-	require.NotEmpty(t, line, "no such row")
-	cells, _ := tableRow(line)
-	backends := []string{"memory", "redisv9", "redigo", "memcache"} // as in the README
-	require.Len(t, cells, len(backends)+1)
-	for i, backend := range backends {
+	column, found := -1, 0
+	for line := range strings.Lines(string(page)) {
+		cells, _ := tableRow(line)
+		if column < 0 {
+			column = slices.IndexFunc(cells, func(cell string) bool {
+				return strings.Contains(cell, "acquire, be refused, extend, release")
+			})
+			continue
+		}
+		if len(cells) == 0 {
+			break
+		}
+		backend := cells[0]
+		if _, here := table["extend"][backend]; !here { // a module of its own, with a test of its own
+			continue
+		}
+		found++
 		var want []string
 		for _, row := range []string{"acquire a free lock", "acquire, refused", "extend", "release"} {
 			want = append(want, table[row][backend])
 		}
-		assert.Equal(t, strings.Join(want, ", "), cells[i+1], backend)
+		assert.Equal(t, strings.Join(want, ", "), cells[column], backend)
 	}
+	assert.Equal(t, 4, found, "memory, redisv9, redigo and memcache")
 }

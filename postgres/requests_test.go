@@ -1,0 +1,74 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// counted is a connection that counts what is written: pgx writes each request in one piece.
+type counted struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(b)
+}
+
+// Each operation takes one request, once its statement is prepared, and a refused Release two.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	config := newPool(t, newServer(t).Addr, "pool_max_conns", "1").Config()
+	var writes atomic.Int64
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return counted{conn, &writes}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	l, ctx := New(pool), t.Context()
+	acquire(t, l, "held", "other", time.Hour)
+	want := func(want bool) func(bool, error) {
+		return func(ok bool, err error) {
+			t.Helper()
+			require.NoError(t, err)
+			require.Equal(t, want, ok)
+		}
+	}
+	operations := []struct {
+		name string
+		do   func()
+	}{
+		{"acquire", func() { want(true)(l.Acquire(ctx, "k", "t", time.Minute)) }},
+		{"acquire again", func() { want(true)(l.Acquire(ctx, "k", "t", time.Minute)) }},
+		{"be refused", func() { want(false)(l.Acquire(ctx, "held", "t", time.Minute)) }},
+		{"extend", func() { want(true)(l.Extend(ctx, "k", "t", time.Minute)) }},
+		{"fence", func() { _, ok, err := l.Fence(ctx, "k", "t"); want(true)(ok, err) }},
+		{"inspect", func() { _, err := l.Inspect(ctx, "k"); require.NoError(t, err) }},
+		{"release", func() { want(true)(l.Release(ctx, "k", "t")) }},
+		{"release again", func() { want(false)(l.Release(ctx, "k", "t")) }},
+	}
+	for round := range 3 {
+		for _, o := range operations {
+			before := writes.Load()
+			o.do()
+			if round > 1 {
+				want := 1
+				if o.name == "release again" { // the queue of a lock that is free may have to be served
+					want = 2
+				}
+				assert.EqualValues(t, want, writes.Load()-before, o.name)
+			}
+		}
+	}
+}
