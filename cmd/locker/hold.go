@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/cmd/locker/internal/backend"
+	"golang.org/x/term"
+)
+
+// patience bounds a request that is made beside the main matter, such as for the holder's name.
+const patience = 2 * time.Second
+
+// holding is a lock, from its acquisition to its release.
+type holding struct {
+	backend  *backend.Backend
+	flags    runFlags
+	observer *extensions
+	lease    *locker.Lease
+}
+
+// extensions remembers how the last extension of the lease ended: a lease reports it only when the
+// lock is lost. It also reports that the waiting begins.
+type extensions struct {
+	waiting func()
+
+	mu   sync.Mutex
+	last error
+}
+
+// Observe implements [locker.Observer].
+func (e *extensions) Observe(_ context.Context, event locker.Event) {
+	switch event.Kind {
+	case locker.Waiting:
+		if e.waiting != nil {
+			go e.waiting()
+		}
+	case locker.Extended, locker.ExtendFailed:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.last = event.Err
+	}
+}
+
+func (e *extensions) err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.last
+}
+
+// ownerLabel is what other machines see of this process.
+func ownerLabel() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "unknown"
+	}
+	return host + "/" + strconv.Itoa(os.Getpid())
+}
+
+// acquire takes the lock, or returns an error with a status. A signal that ends processes ends the
+// waiting.
+func (h *holding) acquire(signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if h.flags.wait > 0 {
+		ctx, cancel = context.WithTimeout(ctx, h.flags.wait)
+		defer cancel()
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		h.observer.waiting = func() {
+			fmt.Fprintf(os.Stderr, "locker: waiting for %q%s\n", h.flags.key, h.holder())
+		}
+	}
+	// The token is that of WithOwner. It is made here because it is needed after an error, too.
+	token := ownerLabel() + "/" + rand.Text()
+	acquired := make(chan error, 1)
+	go func() {
+		lock := locker.Lock
+		if h.flags.skip {
+			lock = locker.TryLock
+		}
+		var err error
+		h.lease, err = lock(ctx, locker.Observed(h.backend.Locker, h.observer), h.flags.key, h.flags.ttl,
+			locker.WithToken(token), locker.WithKeepAlive(), locker.WithMinHold(h.flags.minHold))
+		acquired <- err
+	}()
+	var end os.Signal
+	for {
+		select {
+		case sig := <-signals:
+			if isDeadly(sig) && end == nil {
+				end = sig
+				cancel()
+			}
+		case err := <-acquired:
+			switch {
+			case end != nil && err == nil:
+				h.abandon()
+			case err != nil:
+				h.withdraw(token, err)
+			}
+			switch {
+			case end != nil:
+				return &statusError{status: statusSignal + int(end.(syscall.Signal))}
+			case errors.Is(err, locker.ErrHeld):
+				return h.held()
+			case err != nil:
+				return backendError(h.backend, err)
+			}
+			return nil
+		}
+	}
+}
+
+// withdraw releases a token whose acquisition has failed, which may hold the lock all the same, or wait
+// for it. The library does so in the background, but this process is about to end. There is one
+// connection, so a second Release comes after what the library has begun before the first; the pause
+// lets it begin. If all this fails, the others lose time, at most the ttl, but no more.
+func (h *holding) withdraw(token string, err error) {
+	switch {
+	case errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidTTL):
+		return // nothing has happened
+	case h.flags.skip && errors.Is(err, locker.ErrHeld):
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := h.backend.Locker.Release(ctx, h.flags.key, token); err == nil {
+		time.Sleep(10 * time.Millisecond)
+		_, _ = h.backend.Locker.Release(ctx, h.flags.key, token)
+	}
+}
+
+// held returns the error of a lock that is held elsewhere.
+func (h *holding) held() error {
+	wait := "; --wait waits for it"
+	if !h.flags.skip {
+		wait = fmt.Sprintf("; it did not become free within %v", h.flags.wait)
+	}
+	return withStatus(statusHeld, "the lock %q is held%s%s", h.flags.key, h.holder(), wait)
+}
+
+// holder describes who holds the lock, if that is known.
+func (h *holding) holder() string {
+	inspector, ok := h.backend.Locker.(locker.Inspector)
+	if !ok {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	info, err := inspector.Inspect(ctx, h.flags.key)
+	if err != nil || info.Token == "" {
+		return ""
+	}
+	return " by " + ownerOf(info.Token) + remaining(info)
+}
+
+// environment returns that of the command. It asks for a fencing number, if there are any.
+func (h *holding) environment() ([]string, error) {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "LOCKER_KEY=") || strings.HasPrefix(v, "LOCKER_FENCE=")
+	})
+	env = append(env, "LOCKER_KEY="+h.flags.key)
+	ctx, cancel := context.WithTimeout(context.Background(), h.flags.ttl)
+	defer cancel()
+	fence, err := h.lease.Fence(ctx)
+	switch {
+	case err == nil:
+		return append(env, "LOCKER_FENCE="+strconv.FormatUint(fence, 10)), nil
+	case errors.Is(err, errors.ErrUnsupported):
+		return env, nil
+	case errors.Is(err, locker.ErrNotHeld):
+		return nil, withStatus(statusLost, "the lock %q was lost before the command was started: %w", h.flags.key, cause(err))
+	}
+	h.abandon()
+	return nil, backendError(h.backend, err)
+}
+
+// abandon releases the lock although --min-hold has not passed: the command was not started. If that
+// fails, the lock ends with its ttl.
+func (h *holding) abandon() {
+	h.lease.Detach()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := h.backend.Locker.Release(ctx, h.flags.key, h.lease.Token()); err != nil {
+		fmt.Fprintf(os.Stderr, "locker: the lock %q could not be released: %s; it ends within %v\n",
+			h.flags.key, oneLine(err), h.flags.ttl)
+	}
+}

@@ -1,0 +1,25 @@
+// Locker runs a command while it holds a lock, so that of all machines that start the command only
+// one runs it at a time, and shows, watches, breaks and measures such locks. The locks are those of
+// package github.com/golockers/locker, on Redis or memcached, so commands and Go programs can share
+// them.
+//
+//	go install github.com/golockers/locker/cmd/locker@latest
+//	locker run --backend redis://localhost --key nightly --skip --min-hold 1h -- ./report
+//
+// README.md describes it, and so do locker --help and the manual page that locker man writes.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	root := newRoot()
+	root.SetArgs(twoDashes(root, os.Args[1:]))
+	err := root.Execute()
+	if err != nil && err.Error() != "" {
+		fmt.Fprintln(os.Stderr, "locker:", oneLine(err))
+	}
+	os.Exit(statusOf(err))
+}
