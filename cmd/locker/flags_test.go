@@ -48,6 +48,14 @@ func TestBadInput(t *testing.T) {
 		{run("-b", "localhost:6379", "true"), "the backend must be a URL that begins with one of redis://"},
 		{run("-b", "http://localhost", "true"), `unknown backend "http://": use one of redis://`},
 		{run("-b", "memory://", "true"), `unknown backend "memory://"`},
+		{[]string{"show", "-b", url}, "which lock? For example: locker show nightly"},
+		{[]string{"show", "-b", url, "a", "b"}, "which lock?"},
+		{[]string{"show", "-b", url, ""}, "the key is empty"},
+		{[]string{"show", "-b", url, strings.Repeat("k", 1025)}, "the key has 1025 bytes"},
+		{[]string{"show", "k"}, "which backend?"},
+		{[]string{"break", "-b", url}, "which lock? For example: locker break nightly"},
+		{[]string{"watch", "-b", url, "--interval", "0s", "k"}, "--interval 0s is less than a millisecond"},
+		{[]string{"ls", "-b", url, "a", "b"}, "one prefix at a time"},
 		{run("-b", "memcache://localhost", "--ttl", "1000h", "true"), "invalid ttl"},
 	} {
 		p := locked(t, statusUsage, nil, test.args...)
@@ -77,7 +85,8 @@ func TestTwoDashes(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--help"}, {"-help"}, {"help"}, {"run", "--help"}, {"help", "run"}} {
+	for _, args := range [][]string{{"--help"}, {"-help"}, {"help"}, {"run", "--help"}, {"help", "run"},
+		{"ls", "--help"}, {"show", "--help"}, {"break", "--help"}, {"watch", "--help"}} {
 		p := locked(t, 0, nil, args...)
 		require.Contains(t, p.stdout.String(), "Examples:")
 		require.Empty(t, p.stderr.String())

@@ -78,7 +78,7 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 	}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		h.observer.waiting = func() {
-			fmt.Fprintf(os.Stderr, "locker: waiting for %q%s\n", h.flags.key, h.holder())
+			fmt.Fprintf(os.Stderr, "locker: waiting for the lock %q, held%s\n", h.flags.key, h.holder())
 		}
 	}
 	// The token is that of WithOwner. It is made here because it is needed after an error, too.

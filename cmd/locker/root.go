@@ -64,7 +64,7 @@ func newRoot() *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return backend.Schemes(), cobra.ShellCompDirectiveNoSpace
 	})
-	root.AddCommand(newRun())
+	root.AddCommand(newRun(), newLs(), newShow(), newBreak(), newWatch())
 	return root
 }
 
