@@ -56,6 +56,13 @@ func TestBadInput(t *testing.T) {
 		{[]string{"break", "-b", url}, "which lock? For example: locker break nightly"},
 		{[]string{"watch", "-b", url, "--interval", "0s", "k"}, "--interval 0s is less than a millisecond"},
 		{[]string{"ls", "-b", url, "a", "b"}, "one prefix at a time"},
+		{[]string{"bench", "-b", url, "--goroutines", "1"}, "--goroutines 1 is not between 2 and 10000"},
+		{[]string{"bench", "-b", url, "--keys", "0"}, "--keys 0 is less than 1"},
+		{[]string{"bench", "-b", url, "--keys", "5"}, "--goroutines must be at least 10, twice --keys"},
+		{[]string{"bench", "-b", url, "-d", "1ms"}, "--duration 1ms is less than 100ms"},
+		{[]string{"bench", "-b", url, "-o", "report.pdf"}, "--output must end with .html or .svg"},
+		{[]string{"bench", "-b", url, "more"}, `unknown command "more"`},
+		{[]string{"man"}, "which directory?"},
 		{run("-b", "memcache://localhost", "--ttl", "1000h", "true"), "invalid ttl"},
 	} {
 		p := locked(t, statusUsage, nil, test.args...)
@@ -86,7 +93,7 @@ func TestTwoDashes(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"--help"}, {"-help"}, {"help"}, {"run", "--help"}, {"help", "run"},
-		{"ls", "--help"}, {"show", "--help"}, {"break", "--help"}, {"watch", "--help"}} {
+		{"ls", "--help"}, {"show", "--help"}, {"break", "--help"}, {"watch", "--help"}, {"bench", "--help"}, {"man", "--help"}} {
 		p := locked(t, 0, nil, args...)
 		require.Contains(t, p.stdout.String(), "Examples:")
 		require.Empty(t, p.stderr.String())
@@ -95,4 +102,39 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	require.Contains(t, locked(t, 0, nil, "--version").stdout.String(), "locker version ")
+}
+
+func TestMan(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	locked(t, 0, nil, "man", dir)
+	for _, cmd := range newRoot().Commands() {
+		page, err := os.ReadFile(filepath.Join(dir, "locker-"+cmd.Name()+".1"))
+		require.NoError(t, err)
+		for _, part := range []string{".SH SYNOPSIS", ".SH EXAMPLE", "--backend"} {
+			require.Contains(t, string(page), part, cmd.Name())
+		}
+	}
+	root, err := os.ReadFile(filepath.Join(dir, "locker.1"))
+	require.NoError(t, err)
+	require.Contains(t, string(root), "redis+sentinel://[user:password@]host:26379,host:26379/master[/database]\n")
+	requireOneLine(t, locked(t, statusFailed, nil, "man", filepath.Join(dir, "none")))
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		require.Contains(t, locked(t, 0, nil, "completion", shell).stdout.String(), "locker")
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ru"}, "run\t"},
+		{[]string{"run", "--mi"}, "--min-hold"},
+		{[]string{"run", "-b", "redi"}, "redis+sentinel://"},
+		{[]string{"bench", "--output", ""}, ":8"}, // files with the right endings
+	} {
+		require.Contains(t, locked(t, 0, nil, append([]string{"__complete"}, test.args...)...).stdout.String(), test.want)
+	}
 }

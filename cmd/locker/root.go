@@ -25,8 +25,8 @@ The backend is a URL, from --backend or the variable LOCKER_BACKEND:
 const secretHelp = `
 Passwords. A command line is visible to all users of the machine, so put the password, or the whole
 URL, in the environment (LOCKER_PASSWORD, LOCKER_BACKEND) or in a file (--password-file, or
-LOCKER_PASSWORD_FILE). Locker prints none of them. The command inherits the environment, but not
-the content of the file.
+LOCKER_PASSWORD_FILE). The URL's password comes first, then the file's. Locker prints none of them.
+The command inherits the environment, but not the content of the file.
 
 Long flags may begin with one dash as well as with two.`
 
@@ -64,7 +64,7 @@ func newRoot() *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return backend.Schemes(), cobra.ShellCompDirectiveNoSpace
 	})
-	root.AddCommand(newRun(), newLs(), newShow(), newBreak(), newWatch())
+	root.AddCommand(newRun(), newLs(), newShow(), newBreak(), newWatch(), newBench(), newMan())
 	return root
 }
 
