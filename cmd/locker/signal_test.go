@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/cmd/locker/internal/backend"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/memory"
 	"github.com/stretchr/testify/require"
 )
 
@@ -133,8 +137,10 @@ type terminal struct {
 
 func newTerminal(t *testing.T, srv *testserver.Server) *terminal {
 	t.Helper()
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("bash is not installed")
+	for _, program := range []string{"bash", "ps"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(program + " is not installed")
+		}
 	}
 	shell := exec.Command("bash", "--norc", "--noprofile", "-i")
 	shell.Env = append(os.Environ(), mainVariable+"=1", "LOCKER_BACKEND=redis://"+srv.Addr, "PS1=$ ", "L="+os.Args[0])
@@ -176,10 +182,20 @@ func TestTerminal(t *testing.T) {
 		term.types(t, "echo stat\"us\" $?\r")
 		term.shows(t, "status 0")
 
-		term.types(t, `"$L" run -key `+key+` -- sh -c 'echo wait''ing; exec sleep 1000'`+suffix+"\r")
-		term.shows(t, "waiting")
+		term.types(t, `"$L" run -key `+key+` -- sh -c 'ps -o stat= -p $$; echo com''mand $$; exec sleep 1000'`+suffix+"\r")
+		term.shows(t, "command ")
+		var pid int
+		require.Eventually(t, func() bool {
+			_, after, _ := strings.Cut(term.output.String(), "command ")
+			_, err := fmt.Sscanf(after, "%d\r\n", &pid)
+			return err == nil
+		}, long, 5*time.Millisecond)
+		require.Equal(t, suffix == "", strings.Contains(term.output.String(), "S+\r\n"), "in the foreground from the beginning")
 		term.types(t, "\x1a") // Ctrl-Z
 		term.shows(t, "Stopped")
+		state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+		require.NoError(t, err)
+		require.Equal(t, "T", string(state[:1]), "the command runs on without its lock")
 		term.types(t, "echo in the sh\"ell\"\r")
 		term.shows(t, "in the shell")
 		term.types(t, "fg; echo st\"atus\" ${PIPESTATUS[0]}\r")
@@ -208,4 +224,52 @@ func TestBackground(t *testing.T) {
 	term.types(t, "hello\r")
 	term.shows(t, "got <hello>")
 	require.Eventually(t, func() bool { return inspect(t, redisLocker(t, srv.Addr), "k").Token == "" }, long, 10*time.Millisecond)
+}
+
+// A command that Ctrl-Z has stopped for longer than its lock lasts is stopped for good when it
+// continues.
+func TestSuspendedTooLong(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	l := redisLocker(t, srv.Addr)
+	term := newTerminal(t, srv)
+	term.types(t, `"$L" run -key k -ttl 2s -- sh -c 'trap "echo got TE""RM; exit" TERM; echo wait""ing; while :; do sleep 0.1; done'`+"\r")
+	term.shows(t, "waiting")
+	term.types(t, "\x1a")
+	term.shows(t, "Stopped")
+	require.Eventually(t, func() bool { return inspect(t, l, "k").Token == "" }, long, 10*time.Millisecond)
+	term.types(t, "fg\r")
+	term.shows(t, `the lock "k" is lost, so the command is stopped`)
+	term.shows(t, "got TERM")
+	term.types(t, "echo st\"atus\" $?\r")
+	term.shows(t, "status 76")
+}
+
+// The command has to be stopped when the grace is left of the lease, and killed at its end; if the
+// lock is another's already, it is killed when the grace is over.
+func TestTimesOfStop(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		l := memory.New()
+		lease, err := locker.Lock(t.Context(), l, "k", time.Hour)
+		require.NoError(t, err)
+		p, err := startProcess("/bin/sh", []string{"sh", "-c", "exec sleep 1000"}, nil)
+		require.NoError(t, err)
+		h := &holding{lease: lease, observer: &extensions{}, backend: &backend.Backend{}, flags: runFlags{grace: 10 * time.Minute}}
+		s := &supervisor{holding: h, process: p}
+		require.InDelta(t, 50*time.Minute, s.left(), float64(time.Minute))
+		if lost {
+			_, err := locker.Break(t.Context(), l, "k")
+			require.NoError(t, err)
+			require.ErrorIs(t, lease.Extend(t.Context(), time.Hour), locker.ErrNotHeld)
+		}
+		s.stop()
+		if lost {
+			require.InDelta(t, 10*time.Minute, time.Until(s.killAt), float64(time.Minute))
+		} else {
+			require.Equal(t, lease.Deadline(), s.killAt)
+		}
+		require.Equal(t, change{status: 143}, <-p.changes)
+		p.close()
+	}
 }
