@@ -18,7 +18,7 @@ import (
 	"golang.org/x/term"
 )
 
-// patience bounds a request that is made beside the main matter, such as for the holder's name.
+// patience bounds a request that only adds to a message, or cleans up.
 const patience = 2 * time.Second
 
 // holding is a lock, from its acquisition to its release.
@@ -125,7 +125,7 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 // withdraw releases a token whose acquisition has failed, which may hold the lock all the same, or wait
 // for it. The library does so in the background, but this process is about to end. There is one
 // connection, so a second Release comes after what the library has begun before the first; the pause
-// lets it begin. If all this fails, the others lose time, at most the ttl, but no more.
+// lets it begin. If all this fails, the lock ends with its ttl.
 func (h *holding) withdraw(token string, err error) {
 	switch {
 	case errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidTTL):

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ownerOf returns the label that a token begins with. A token without one is shortened: whoever
-// knows all of it can release the lock.
+// ownerOf returns the label that a token begins with. A token without one is shortened: anyone
+// who knows all of it can release the lock.
 func ownerOf(token string) string {
 	if i := strings.LastIndexByte(token, '/'); i > 0 {
 		return printable(token[:i])
@@ -98,7 +98,7 @@ func describe(info locker.Info) string {
 func oneKey(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) != 1:
-		return fmt.Errorf("which lock? For example: %s nightly", cmd.CommandPath())
+		return fmt.Errorf("missing key, for example: %s nightly", cmd.CommandPath())
 	case args[0] == "":
 		return errors.New("the key is empty")
 	case len(args[0]) > 1024:

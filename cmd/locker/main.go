@@ -1,5 +1,5 @@
-// Locker runs a command while it holds a lock, so that of all machines that start the command only
-// one runs it at a time, and shows, watches, breaks and measures such locks. The locks are those of
+// Locker runs a command while it holds a lock, so that only one of the machines that start the command
+// runs it at a time. It also shows, watches, breaks and measures such locks. The locks are those of
 // package github.com/golockers/locker, on Redis or memcached, so commands and Go programs can share
 // them.
 //

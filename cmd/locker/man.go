@@ -21,7 +21,7 @@ func newMan() *cobra.Command {
 		Example: manExample,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return fmt.Errorf("which directory? For example:%s", strings.TrimPrefix(manExample, " "))
+				return fmt.Errorf("missing directory, for example:%s", strings.TrimPrefix(manExample, " "))
 			}
 			return nil
 		},

@@ -86,12 +86,17 @@ func startProcess(path string, args, env []string) (*process, error) {
 }
 
 // wait waits for the next change and reports whether the command goes on. Package os cannot wait for
-// a process that stops.
+// a process that stops. In a container locker may be the first process, which also has to wait for
+// those whose parents have ended.
 func (p *process) wait() bool {
+	waitFor := p.pid
+	if os.Getpid() == 1 {
+		waitFor = -1
+	}
 	var status syscall.WaitStatus
-	_, err := syscall.Wait4(p.pid, &status, syscall.WUNTRACED, nil)
+	pid, err := syscall.Wait4(waitFor, &status, syscall.WUNTRACED, nil)
 	switch {
-	case errors.Is(err, syscall.EINTR):
+	case errors.Is(err, syscall.EINTR), err == nil && pid != p.pid:
 		return true
 	case err != nil:
 		p.changes <- change{err: os.NewSyscallError("wait4", err)}

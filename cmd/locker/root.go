@@ -15,8 +15,8 @@ import (
 
 const rootHelp = `Locker holds named locks that many machines share, on a server that you already run.
 
-Most of all it runs a command under a lock: if every machine starts the command, one of them runs
-it at a time. It also shows who holds which lock, and it can break a lock whose holder is gone.
+Its main use is to run a command under a lock: if every machine starts the command, only one runs it
+at a time. It also shows who holds which lock, and can break a lock whose holder is gone.
 
 The backend is a URL, from --backend or the variable LOCKER_BACKEND:
 
@@ -54,7 +54,7 @@ func newRoot() *cobra.Command {
 		DisableAutoGenTag: true,
 		Args:              cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return errors.New("what should it do? For example: locker run --key nightly -- command (see locker --help)")
+			return errors.New("missing subcommand, for example: locker run --key nightly -- command (see locker --help)")
 		},
 	}
 	flags := root.PersistentFlags()
@@ -85,7 +85,7 @@ func open(cmd *cobra.Command, connections int) (*backend.Backend, error) {
 		Connections:      connections,
 	}
 	if c.URL == "" {
-		return nil, errors.New("which backend? Give its URL with --backend or LOCKER_BACKEND, " +
+		return nil, errors.New("missing backend: give its URL with --backend or LOCKER_BACKEND, " +
 			"for example redis://localhost:6379")
 	}
 	if file := setting(cmd, "password-file", "LOCKER_PASSWORD_FILE"); file != "" {
@@ -124,8 +124,8 @@ func readPassword(file string) (string, error) {
 	return password, nil
 }
 
-// twoDashes adds the second dash to long flags that have only one, which pflag would read as a row
-// of short ones. It leaves alone values, whatever follows "--", and the command that run runs.
+// twoDashes adds the second dash to long flags that have only one, which pflag would read as several
+// short ones. It leaves alone values, whatever follows "--", and the command that run runs.
 func twoDashes(root *cobra.Command, args []string) []string {
 	args = slices.Clone(args)
 	cmd := root

@@ -38,10 +38,10 @@ const runExample = `  # Each night on all replicas: one writes the report. Their
   # One deployment at a time. The script passes $LOCKER_FENCE on to what it changes.
   locker run -b redis://localhost --key deploy/web --wait 10m -- ./deploy.sh
 
-  # In a crontab: to be skipped is no error.
+  # In a crontab: a skipped run is not an error.
   0 3 * * * locker run --key backup --skip -- backup || [ $? -eq 75 ]
 
-  # The password is in a file, the server is found by Sentinels.
+  # The password is in a file, and Sentinels know the server.
   locker run -b redis+sentinel://s1,s2,s3/mymaster --password-file /run/secrets/redis \
       --key migrate -- ./migrate up`
 
@@ -64,7 +64,7 @@ func newRun() *cobra.Command {
 		Example: runExample,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
-				return errors.New("which command? For example: locker run --key nightly -- ./report")
+				return errors.New("missing command, for example: locker run --key nightly -- ./report")
 			}
 			return nil
 		},
@@ -98,7 +98,7 @@ func newRun() *cobra.Command {
 func (f *runFlags) check(hasWait bool) error {
 	switch {
 	case f.key == "":
-		return errors.New("which lock? Give its name with --key")
+		return errors.New("missing lock: give its name with --key")
 	case f.ttl < time.Second:
 		return fmt.Errorf("--ttl %v is less than a second", f.ttl)
 	case hasWait && f.skip:

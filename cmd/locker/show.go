@@ -67,7 +67,7 @@ func newBreak() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		key := args[0]
 		if !*yes && !term.IsTerminal(int(os.Stdin.Fd())) {
-			return errors.New("stdin is no terminal on which to ask; --yes breaks the lock without asking")
+			return errors.New("stdin is not a terminal, so break cannot ask; use --yes")
 		}
 		b, inspector, err := openInspector(cmd)
 		if err != nil {

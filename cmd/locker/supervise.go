@@ -88,7 +88,7 @@ func (s *supervisor) stop() {
 }
 
 // stopped follows a command that the terminal has stopped, or gives it the terminal that it wants. A
-// command that got SIGSTOP keeps its lock: whoever sent that will continue it.
+// command that got SIGSTOP keeps its lock: another process has stopped it and will continue it.
 func (s *supervisor) stopped(sig syscall.Signal) {
 	if s.loss != nil || !s.process.suspend(sig, s.signals) {
 		return
