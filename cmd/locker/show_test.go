@@ -162,8 +162,10 @@ func TestWatch(t *testing.T) {
 		waiting := make(chan *locker.Lease)
 		go func() { waiting <- take("second") }()
 		require.Eventually(t, func() bool { return inspect(t, l, "k").Waiters == 1 }, long, 5*time.Millisecond)
+		polling.prints(t, first.Token())
 		require.NoError(t, first.Unlock(t.Context()))
 		second := <-waiting
+		polling.prints(t, second.Token())
 		time.Sleep(100 * time.Millisecond) // if it is too short, the next round finds out
 		require.NoError(t, second.Unlock(t.Context()))
 	}

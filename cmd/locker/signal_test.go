@@ -190,7 +190,7 @@ func TestTerminal(t *testing.T) {
 			_, err := fmt.Sscanf(after, "%d\r\n", &pid)
 			return err == nil
 		}, long, 5*time.Millisecond)
-		require.Equal(t, suffix == "", strings.Contains(term.output.String(), "S+\r\n"), "in the foreground from the beginning")
+		require.Equal(t, suffix == "", strings.Contains(term.output.String(), "+\r\n"), "in the foreground from the beginning")
 		term.types(t, "\x1a") // Ctrl-Z
 		term.shows(t, "Stopped")
 		state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
@@ -233,7 +233,9 @@ func TestSuspendedTooLong(t *testing.T) {
 	srv := testserver.Redis(t)
 	l := redisLocker(t, srv.Addr)
 	term := newTerminal(t, srv)
-	term.types(t, `"$L" run -key k -ttl 2s -- sh -c 'trap "echo got TE""RM; exit" TERM; echo wait""ing; while :; do sleep 0.1; done'`+"\r")
+	// A shell that starts a process at the moment of Ctrl-Z may not stop: the process does, before its exec, and
+	// the shell, which has called vfork, waits for that.
+	term.types(t, `"$L" run -key k -ttl 2s -- sh -c 'trap "echo got TE""RM; exit" TERM; sleep 1000 & echo wait""ing; wait'`+"\r")
 	term.shows(t, "waiting")
 	term.types(t, "\x1a")
 	term.shows(t, "Stopped")
