@@ -81,7 +81,7 @@ func TestLs(t *testing.T) {
 			locked(t, 0, nil, "run", "-b", url, "--key", key, "--min-hold", "1h", "true")
 		}
 		out := locked(t, 0, nil, "ls", "-b", url).stdout.String()
-		require.Regexp(t, `^KEY +HOLDER +LEFT +WAITING\na +\S+/\d+ +59m\S+ +[0-]\nb/1 .*\nb/2 .*\n"bad\\x1b\[31m\\n" .*\n$`, out)
+		require.Regexp(t, `^KEY +HOLDER +LEFT +WAITING\na +\S+/\d+ +(59m\S+|1h0m0s) +[0-]\nb/1 .*\nb/2 .*\n"bad\\x1b\[31m\\n" .*\n$`, out)
 		keys := []string{}
 		for _, s := range states(t, locked(t, 0, nil, "ls", "-b", url, "--json", "b/").stdout.String()) {
 			require.True(t, s.Held)
