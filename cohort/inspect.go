@@ -23,8 +23,8 @@ func (l *Locker) isOthers(token string) bool {
 
 // Inspect reports who holds the lock of key. For a lock that a goroutine of this process holds it
 // reports that goroutine's token and time. For one that another process holds, the token is the
-// private one of its cohort, which begins as [WithOwner] describes and can be passed to Release.
-// Waiters are those of this process and, where the wrapped Locker counts them, one for each other
+// private one of its cohort, which begins as [WithOwner] describes and can be passed to Release. A
+// lock that lingers is free to the process that keeps it, and held to all others. Waiters are those of this process and, where the wrapped Locker counts them, one for each other
 // process.
 //
 // The error wraps [errors.ErrUnsupported] if the wrapped Locker is not a [locker.Inspector].
@@ -59,7 +59,9 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 		}
 		for info, err := range lister.List(ctx, prefix) {
 			if err == nil {
-				info = l.translate(info)
+				if info = l.translate(info); info.Token == "" {
+					continue
+				}
 			}
 			if !yield(info, err) {
 				return
@@ -78,7 +80,11 @@ func (l *Locker) translate(info locker.Info) locker.Info {
 		return info
 	}
 	now := time.Now()
-	if t := r.tenure; t != nil && t.token == info.Token && t.heldBy(t.holder, now) {
+	switch t := r.tenure; {
+	case t == nil || t.token != info.Token:
+	case t.lingering:
+		info.Token, info.TTL = "", 0
+	case t.heldBy(t.holder, now):
 		info.Token, info.TTL = t.holder, t.expires.Sub(now)
 	}
 	if info.Waiters >= 0 {
