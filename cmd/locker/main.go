@@ -1,6 +1,6 @@
 // Locker runs a command while it holds a lock, so that only one of the machines that start the command
 // runs it at a time. It also shows, watches, breaks and measures such locks. The locks are those of
-// package github.com/golockers/locker, on Redis or memcached, so commands and Go programs can share
+// package github.com/golockers/locker, on Redis, PostgreSQL, etcd or memcached, so commands and Go programs can share
 // them.
 //
 //	go install github.com/golockers/locker/cmd/locker@latest

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 			_ = os.Unsetenv(name)
 		}
 	}
+	_ = os.Setenv("PGUSER", testserver.PostgresUser)
+	_ = os.Setenv("PGSSLMODE", "disable")
 	os.Exit(m.Run())
 }
 
@@ -153,6 +155,16 @@ var backends = map[string]func(t *testing.T) (url string, srv *testserver.Server
 	"redigo": func(t *testing.T) (string, *testserver.Server) {
 		srv := testserver.Redis(t)
 		return "redigo://" + srv.Addr, srv
+	},
+	"postgres": func(t *testing.T) (string, *testserver.Server) {
+		srv := testserver.Postgres(t)
+		url := "postgres://" + srv.Addr + "/postgres" // with PGUSER and PGSSLMODE
+		locked(t, 0, nil, "ls", "-b", url+"?create=true")
+		return url, srv
+	},
+	"etcd": func(t *testing.T) (string, *testserver.Server) {
+		srv := testserver.Etcd(t)
+		return "etcd://" + srv.Addr, srv
 	},
 	"memcache": func(t *testing.T) (string, *testserver.Server) {
 		srv := testserver.Memcached(t)

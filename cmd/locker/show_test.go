@@ -89,15 +89,16 @@ func TestLs(t *testing.T) {
 		}
 		require.Equal(t, []string{"b/1", "b/2"}, keys)
 
-		// A value of another program is reported, and the rest is listed.
-		require.NoError(t, exec.Command("redis-cli", "-u", "redis://"+srv.Addr, "hset", "locker:b/3", "x", "y").Run())
-		p := locked(t, 0, nil, "ls", "-b", url, "b/")
-		requireOneLine(t, p)
-		require.Contains(t, p.stderr.String(), "locker: b/3: ")
-		require.Equal(t, 3, strings.Count(p.stdout.String(), "\n"))
+		if strings.HasPrefix(url, "red") { // a value of another program is reported, and the rest is listed
+			require.NoError(t, exec.Command("redis-cli", "-u", "redis://"+srv.Addr, "hset", "locker:b/3", "x", "y").Run())
+			p := locked(t, 0, nil, "ls", "-b", url, "b/")
+			requireOneLine(t, p)
+			require.Contains(t, p.stderr.String(), "locker: b/3: ")
+			require.Equal(t, 3, strings.Count(p.stdout.String(), "\n"))
+		}
 
 		srv.Stop()
-		p = locked(t, statusUnavailable, nil, "ls", "-b", url)
+		p := locked(t, statusUnavailable, nil, "ls", "-b", url)
 		requireOneLine(t, p)
 		requireOneLine(t, locked(t, statusUnavailable, nil, "show", "-b", url, "k"))
 		requireOneLine(t, locked(t, statusUnavailable, nil, "watch", "-b", url, "k"))

@@ -69,6 +69,9 @@ func TestServerFails(t *testing.T) {
 	} {
 		for _, command := range []string{sleeper, stubborn} {
 			onEach(t, func(t *testing.T, url string, srv *testserver.Server) {
+				if name == "hangs" && strings.HasPrefix(url, "postgres") {
+					t.Skip("while PostgreSQL's first process is stopped, those of its connections go on")
+				}
 				p := start(t, nil, "run", "-b", url+"?timeout=500ms", "--key", "k", "--ttl", ttl.String(), "sh", "-c", command)
 				pid, child := p.pid(t, "command"), p.pid(t, "child")
 				fail(srv)

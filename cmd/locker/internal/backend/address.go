@@ -35,6 +35,8 @@ var errURL = errors.New("the backend URL cannot be parsed: it is scheme://[user:
 	"and in a password every character but letters and digits must be percent-encoded (/ is %2F, @ is %40); " +
 	"or set LOCKER_PASSWORD instead")
 
+var errNothingAfterHosts = errors.New("nothing may follow the hosts")
+
 // parse splits a URL. Package net/url knows only one host, and its errors quote parts of the URL that
 // may be parts of a password.
 func parse(c Config) (*address, error) {

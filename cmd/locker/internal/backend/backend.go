@@ -43,7 +43,9 @@ type scheme struct {
 }
 
 // schemes lists the backends in the order of the help.
-var schemes = []scheme{redisScheme, sentinelScheme, clusterScheme, redigoScheme, memcacheScheme}
+var schemes = []scheme{
+	redisScheme, sentinelScheme, clusterScheme, redigoScheme, postgresScheme, etcdScheme, memcacheScheme,
+}
 
 // Help describes the URLs, one a line.
 func Help() string {

@@ -18,7 +18,7 @@ var memcacheScheme = scheme{
 			a.fail(errors.New("memcached has no users and passwords"))
 		}
 		if a.path != "" {
-			a.fail(errors.New("nothing may follow the hosts"))
+			a.fail(errNothingAfterHosts)
 		}
 		servers := a.servers("11211")
 		timeout, prefix := a.timeout(), a.text("prefix")
