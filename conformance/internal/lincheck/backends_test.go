@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -21,8 +22,10 @@ import (
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
+	rueidislocker "github.com/golockers/locker/rueidis"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -48,17 +51,10 @@ var backends = map[string]backend{
 		ttls: []time.Duration{3 * time.Millisecond, 6 * time.Millisecond, time.Hour}, pause: 3 * time.Millisecond,
 		waits: true, fences: true,
 	},
-	"redisv9": {
-		server: func(tb testing.TB) string { return testserver.Redis(tb).Addr },
-		open: func(tb testing.TB, addr string) locker.Locker {
-			client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true,
-				DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second})
-			tb.Cleanup(func() { client.Close() })
-			return redisv9.New(client)
-		},
-		ttls: []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, time.Hour}, pause: 20 * time.Millisecond,
-		waits: true, fences: true,
-	},
+	"redisv9":             onRedis(openRedisv9()),
+	"redisv9+batching":    onRedis(openRedisv9(redisv9.WithBatching(1))),
+	"rueidis":             onRedis(openRueidis),
+	"redisv9 and rueidis": onRedis(inTurn(openRedisv9(), openRueidis, openRedisv9(redisv9.WithBatching(1)))),
 	"redigo": {
 		server: func(tb testing.TB) string { return testserver.Redis(tb).Addr },
 		open: func(tb testing.TB, addr string) locker.Locker {
@@ -82,6 +78,44 @@ var backends = map[string]backend{
 		},
 		ttls: []time.Duration{time.Second, time.Hour}, pause: 500 * time.Millisecond,
 	},
+}
+
+type open func(tb testing.TB, addr string) locker.Locker
+
+// onRedis is a backend whose Lockers have the format of redisv9.
+func onRedis(open open) backend {
+	return backend{
+		server: func(tb testing.TB) string { return testserver.Redis(tb).Addr },
+		open:   open,
+		ttls:   []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, time.Hour}, pause: 20 * time.Millisecond,
+		waits: true, fences: true,
+	}
+}
+
+func openRedisv9(opts ...redisv9.Option) open {
+	return func(tb testing.TB, addr string) locker.Locker {
+		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true,
+			DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second})
+		tb.Cleanup(func() { client.Close() })
+		return redisv9.New(client, opts...)
+	}
+}
+
+func openRueidis(tb testing.TB, addr string) locker.Locker {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true,
+		Dialer: net.Dialer{Timeout: time.Second}, ConnWriteTimeout: time.Second})
+	require.NoError(tb, err)
+	tb.Cleanup(client.Close)
+	return rueidislocker.New(client)
+}
+
+// inTurn makes Lockers of several kinds share locks: it opens
+// one by each of the functions in turn.
+func inTurn(opens ...open) open {
+	var n atomic.Int64
+	return func(tb testing.TB, addr string) locker.Locker {
+		return opens[int(n.Add(1)-1)%len(opens)](tb, addr)
+	}
 }
 
 // proveFor is how long histories are made on each backend: LOCKER_PROVE, or 2 seconds.
