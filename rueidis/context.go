@@ -27,6 +27,10 @@ func (c callContext) Err() error {
 	}
 }
 
+// isUp reports whether the context has ended or is about to. A connection with its deadline may be
+// ahead of its timer, and then its own error looks like that of another call.
+func (c callContext) isUp() bool { return time.Until(c.deadline.at) < againFor }
+
 // deadline ends the calls that are under way at a certain time. They share it, since a timer for each
 // would cost as much as a quarter of the call.
 type deadline struct {
@@ -34,18 +38,21 @@ type deadline struct {
 	done chan struct{}
 }
 
-type deadlines struct{ present atomic.Pointer[deadline] }
+type deadlines struct {
+	timeout time.Duration
+	present atomic.Pointer[deadline]
+}
 
-// context returns a context that ends after callTimeout, or up to twice as long.
+// context returns a context that ends after d.timeout, or up to twice as long.
 func (d *deadlines) context(caller context.Context) callContext {
 	for {
 		present := d.present.Load()
-		if present != nil && time.Until(present.at) > callTimeout {
+		if present != nil && time.Until(present.at) > d.timeout {
 			return callContext{caller, present}
 		}
-		next := &deadline{time.Now().Add(2 * callTimeout), make(chan struct{})}
+		next := &deadline{time.Now().Add(2 * d.timeout), make(chan struct{})}
 		if d.present.CompareAndSwap(present, next) {
-			time.AfterFunc(2*callTimeout, func() { close(next.done) })
+			time.AfterFunc(2*d.timeout, func() { close(next.done) })
 		}
 	}
 }

@@ -9,6 +9,9 @@ func SetLinger(l *Locker, d time.Duration) {
 	l.waiters.SetLinger(d)
 }
 
+// SetCallTimeout sets how long, at least, l waits for a reply. It is to be called before l is used.
+func SetCallTimeout(l *Locker, d time.Duration) { l.deadlines.timeout = d }
+
 // IsConnected reports whether l has a subscribed connection, or tries to have one.
 func IsConnected(l *Locker) bool { return l.hub.InUse() }
 

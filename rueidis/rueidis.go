@@ -103,7 +103,7 @@ func New(client rueidis.Client, opts ...Option) *Locker {
 	if o.prefix == "" {
 		o.prefix = redislock.DefaultPrefix
 	}
-	l := &Locker{client: client, prefix: o.prefix}
+	l := &Locker{client: client, prefix: o.prefix, deadlines: deadlines{timeout: callTimeout}}
 	c := redislock.Config{Inline: inflight.Never, Run: l.run}
 	if c.Err = check(client); c.Err != errNoClient {
 		l.alone = client.Mode() != rueidis.ClientModeCluster

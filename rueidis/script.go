@@ -93,7 +93,7 @@ func (l *Locker) doOn(client rueidis.Client, s *redislock.Sending, c rueidis.Com
 		})
 		switch {
 		case err == nil, s.Ctx.Err() != nil:
-		case ctx.Err() != nil:
+		case isOfOthers(err) && ctx.isUp():
 			err = errNoReply
 		case isOfOthers(err):
 			s.Undo()

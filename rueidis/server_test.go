@@ -2,6 +2,7 @@ package rueidis_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net"
 	"syscall"
@@ -323,6 +324,39 @@ func TestHungServerWithoutContext(t *testing.T) {
 	assert.Error(t, err)
 	assert.NotErrorIs(t, err, context.DeadlineExceeded)
 	assert.Less(t, time.Since(start), 15*time.Second)
+}
+
+// If the Locker's own timeout ends a call, its request may have been sent, and what it may have taken
+// is released.
+func TestHungServerWithoutPings(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	admin := newAdmin(t, srv.Addr)
+	const calls = 16 // on connections of their own, since rueidis's timer is not always the first
+	var lockers [calls]*rueidis.Locker
+	for i := range lockers {
+		lockers[i] = newLocker(t, rueidisclient.ClientOption{
+			InitAddress: []string{srv.Addr}, PipelineMultiplex: -1,
+			Dialer: net.Dialer{KeepAlive: time.Hour}, ConnWriteTimeout: time.Minute,
+		})
+		rueidis.SetCallTimeout(lockers[i], 2*time.Second)
+	}
+	srv.Pause()
+	defer srv.Continue()
+	errs := make(chan error, calls)
+	for i, l := range lockers {
+		go func() {
+			_, err := l.Wait(context.Background(), fmt.Sprint("k", i), "t", time.Hour)
+			errs <- err
+		}()
+	}
+	for range calls {
+		assert.ErrorContains(t, <-errs, "no reply within")
+	}
+	srv.Continue()
+	eventually(t, "all requests have arrived and all locks are free", func() bool {
+		return executed(t, admin, "set") == calls && len(admin.Keys(t.Context(), "locker:k*").Val()) == 0
+	})
 }
 
 func TestNilClient(t *testing.T) {
