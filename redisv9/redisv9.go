@@ -38,6 +38,10 @@
 // goroutine that it can leave behind. For a client without timeouts (ReadTimeout or WriteTimeout -1
 // or -2), the Locker's calls have a timeout of 3 seconds.
 //
+// go-redis knows a deadline while it waits for a reply, but not a cancellation: a call to a server
+// that hangs and whose context is canceled returns when the client's timeout or the context's
+// deadline ends the request.
+//
 // # What is promised
 //
 // Mutual exclusion holds as long as one Redis server, or a replica that has all its data, answers
@@ -118,8 +122,8 @@ func WithPrefix(prefix string) Option {
 // the requests ends, up to 128 of them travel together in a pipeline. Otherwise a call goes out
 // alone and at once, so a program with little concurrency sees no difference. 8 is a good number.
 //
-// The answers are the same, and calls end with their contexts: a call that is still in the queue
-// then is never sent. But hooks see pipelines, without the values of the callers' contexts, and a
+// The answers are the same, and a call in the queue or in a pipeline returns as soon as its context
+// ends, even if that is canceled; if it is still in the queue then, it is never sent. But hooks see pipelines, without the values of the callers' contexts, and a
 // hook that panics in a pipeline ends the process. If a pipeline gets no answer and go-redis was
 // about to repeat it, its commands are repeated one by one.
 //
