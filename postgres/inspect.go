@@ -11,10 +11,10 @@ import (
 )
 
 // Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
-// request. Waiters whose process has gone are counted until the queue passes them over. Unlike all
-// other operations, Inspect and List are answered by a standby as well, which may lag. [locker.Break]
-// changes nothing there: it is an error, [locker.ErrNotHeld] for a lock that the standby does not
-// know.
+// request. Waiters whose process has gone are counted until the queue passes them over. Inspect and
+// List are the only operations that also work on a standby, which may lag. [locker.Break] returns
+// an error there and changes nothing. The error is [locker.ErrNotHeld] if the standby does not know
+// the lock.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	found, err := l.infos(ctx, l.sql.inspect, key)
 	if err != nil || len(found) == 0 {
@@ -24,7 +24,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 }
 
 // List yields the locks that are held and whose keys begin with prefix, as they were at one moment.
-// It reads them all with one request before it yields the first.
+// It reads all of them in one request before it yields the first.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		found, err := l.infos(ctx, l.sql.list, prefix)

@@ -8,36 +8,36 @@
 //	lease, err := locker.Lock(ctx, postgres.New(pool), "invoice/42", 30*time.Second)
 //
 // It works with PostgreSQL 13 or later, and behind poolers in any mode. Each operation is one
-// statement in a transaction of its own, so it has no part in the transactions of the program: a
-// lock is neither released by a rollback nor held until a commit. Waiters stand in a queue, first
-// come, first served across processes.
+// statement in a transaction of its own, independent of the program's transactions: a rollback
+// releases no lock, and a lock may end before a commit. Waiters form a queue, first come, first
+// served across processes.
 //
 // # In the database
 //
-// The lock of name k is the row of the table whose key is k; it is held while token is not empty
-// and expires is in the future. Names and tokens are bytea, so any bytes are distinct, whatever
-// the encodings and collations. The row also has the queue. Released locks keep their rows, whose
-// next change then needs neither more room nor an index. Each Locker that is used deletes rows that
-// were not used for ten minutes, every five minutes, up to a thousand in one statement, which reads
-// the whole table.
+// The lock of name k is the row of the table whose key is k. It is held while token is not empty
+// and expires is in the future. Names and tokens are bytea, so any bytes are distinct, whatever the
+// encodings and collations. The row also contains the queue. A released lock keeps its row, so that
+// taking it again changes no index. Every five minutes, each Locker in use deletes rows that were
+// not used for ten minutes, up to a thousand of them in one statement, which reads the whole table.
 //
 // A user needs SELECT, INSERT, UPDATE and DELETE on the table. Anyone who may change the table can
 // free a lock.
 //
 // # Time
 //
-// Expiries are on the server's clock (clock_timestamp), which every statement reads after it has
-// waited for the row. The clocks of the processes do not matter. A ttl is rounded up to a
-// microsecond, and one is added, since the server's clock is truncated. If the server's clock is
-// set forward, locks end early by as much; if it is set back, late.
+// Expiries are times of the server's clock (clock_timestamp), which every statement reads after it
+// has waited for the row. The clocks of the processes do not matter. A ttl is rounded up to a
+// microsecond, and one microsecond is added, since the server's clock is truncated. If the server's
+// clock is set forward, locks end early by as much. If it is set back, they end late.
 //
 // # What is promised
 //
-// Mutual exclusion holds as long as all processes ask the same server and that server keeps what
-// it has confirmed. A change is on its disk before an operation returns, so locks survive a crash,
-// even where synchronous_commit is off by default; see [WithAsyncCommit]. A failover to a standby
-// that replicates asynchronously may lose the last changes, locks among them. After that, and
-// while an old primary has not yet been stopped, use the numbers of [locker.Lease.Fence].
+// Mutual exclusion holds as long as all processes use the same server and that server keeps the
+// changes that it has confirmed. A change is on its disk before an operation returns, so locks
+// survive a crash, even where synchronous_commit is off by default; see [WithAsyncCommit]. A
+// failover to a standby that replicates asynchronously may lose the last changes, locks among them.
+// After such a failover, and while an old primary is still running, two processes may hold one
+// lock. [locker.Lease.Fence] protects against that.
 //
 // A standby returns an error for every operation except Inspect and List.
 //
@@ -54,7 +54,7 @@
 // first waiter and closed half a minute after the last. It listens to one channel, whose name is
 // "locker/" and the table's oid. A release sends a notification only if a waiter is handed the lock
 // or the row has a mark that the lock is watched, since PostgreSQL commits transactions that notify
-// one after the other. Messages are hints: a waiter asks the table before it believes one.
+// one after the other. Messages are only hints: a waiter reads the table before it acts on one.
 package postgres
 
 import (
@@ -72,9 +72,9 @@ import (
 )
 
 // Locker keeps locks in a table. Make one with [New], and share it: it is safe for concurrent use
-// and need not be closed. Each of its operations is one statement, and so one request, besides
-// preparing it once for each connection. Extend and Release take a second request if the lock is
-// not held or other processes wait for it.
+// and need not be closed. Each of its operations is one statement, and so one request, and is
+// prepared once for each connection. Extend and Release take a second request if the lock is not
+// held or other processes wait for it.
 type Locker struct {
 	pool       *pgxpool.Pool
 	table      string // quoted
@@ -119,15 +119,16 @@ type options struct {
 func WithTable(name string) Option { return func(o *options) { o.table = name } }
 
 // WithAsyncCommit lets the server answer before a change is on its disk (synchronous_commit off),
-// which is faster by the time that writing takes. It is a risk: when the server crashes, it forgets
-// the changes of its last moments, usually less than a second. A lock that was acquired or extended
-// then may be granted to another while its holder goes on, and one that was released may be held
+// which saves the time of the write. If the server then crashes, it loses the changes of its last
+// moments, usually less than a second. A lock that was acquired or extended in that time may be
+// granted to another process while its holder continues, and one that was released may stay held
 // until its ttl has passed. Fencing numbers are not affected.
 func WithAsyncCommit() Option { return func(o *options) { o.async = true } }
 
-// WithoutPreparing sends each statement as it is, instead of preparing it once for each connection.
-// It is for poolers that cannot prepare, such as PgBouncer before 1.21 in transaction mode. A pool
-// whose DefaultQueryExecMode is not [pgx.QueryExecModeCacheStatement] does not need it.
+// WithoutPreparing sends each statement unprepared, instead of preparing it once for each
+// connection. It is for poolers that cannot prepare statements, such as PgBouncer before 1.21 in
+// transaction mode. A pool whose DefaultQueryExecMode is not [pgx.QueryExecModeCacheStatement] does
+// not need it.
 func WithoutPreparing() Option { return func(o *options) { o.unprepare = true } }
 
 // complete returns the options with their defaults, and the table.
@@ -147,9 +148,9 @@ func complete(opts []Option) (o options, id pgx.Identifier, err error) {
 // returns an error.
 //
 // Each call takes a connection of the pool while it runs, and waits for one as long as its context
-// lasts. If transactions of the program wait for locks while they have a connection of the same
-// pool, they may use it up, and then the holder of a lock cannot release it. Give the Locker a pool
-// of its own in that case.
+// lasts. If the program waits for locks in transactions that use the same pool, those may take all
+// its connections, and then the holder of a lock cannot release it. In that case give the Locker a
+// pool of its own.
 func New(pool *pgxpool.Pool, opts ...Option) *Locker {
 	l := &Locker{pool: pool, start: time.Now()}
 	l.ghosts.l = l
@@ -178,12 +179,12 @@ func New(pool *pgxpool.Pool, opts ...Option) *Locker {
 // Acquire takes the lock of key for token, for ttl rounded up to a microsecond and one more. See
 // [locker.Locker] for the results. While another token holds the lock, Acquire writes nothing.
 //
-// Acquire and all other methods return ctx's error when ctx is done: at once if its deadline is
+// Acquire and all other methods return ctx's error when ctx is done: immediately if its deadline is
 // nearer than 5 seconds, and otherwise within 5 seconds. The other errors wrap the cause: one from
-// pgx if the server is down, a [pgconn.PgError] if it refuses, for instance because it is a standby,
-// and an error within 5 seconds if it hangs. Where transactions are serializable or repeatable read
-// by default, a statement that fails because of that is repeated once, in one that is read
-// committed.
+// pgx if the server is down, a [pgconn.PgError] if it refuses, for instance because it is a
+// standby, and an error within 5 seconds if it hangs. Where transactions are serializable or
+// repeatable read by default, a statement that fails because of that is repeated once, in a
+// transaction that is read committed.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	us, err := microsecondsOf(ttl)
 	if err != nil {
@@ -209,8 +210,8 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 }
 
 // Release frees the lock of key if token holds it. See [locker.Locker] for the results, and
-// [Locker.Acquire] for errors. A Release that is repeated after an error of unknown outcome reports
-// false if the first one took effect after all.
+// [Locker.Acquire] for errors. After a Release that returned an error but took effect, the next
+// Release reports false.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	return l.changeAlone(ctx, l.sql.releaseAlone, l.sql.release, key, token)
 }
@@ -218,8 +219,9 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 // Fence returns a fencing number for the lock of key if token holds it: one more than the last, and
 // at least the server's time in microseconds since 1970. So numbers keep growing after the row or
 // the table was deleted, after old data was restored, and after a failover to a standby that lags,
-// unless the server's clock is behind the one of the last number then. See [Locker.Acquire] for
-// errors. Numbers are on the server's disk before they are returned, even with [WithAsyncCommit].
+// unless the server's clock is then behind the clock that the last number came from. See
+// [Locker.Acquire] for errors. Numbers are on the server's disk before they are returned, even with
+// [WithAsyncCommit].
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	number, err := call(ctx, l, token, func(r *request) (number int64, err error) {
 		err = r.query(func(rows pgx.Rows) error { return rows.Scan(&number, nil) },

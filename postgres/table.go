@@ -54,7 +54,7 @@ const schema = `CREATE TABLE IF NOT EXISTS {table} (
 ) WITH (fillfactor = 50)`
 
 // Schema returns the statement that creates the table of locks unless it exists, for migrations.
-// The only option with an effect is [WithTable]; with an invalid name the statement is empty.
+// The only option with an effect is [WithTable]. With an invalid name the statement is empty.
 func Schema(opts ...Option) string {
 	_, id, err := complete(opts)
 	if err != nil {
@@ -64,8 +64,8 @@ func Schema(opts ...Option) string {
 }
 
 // EnsureSchema creates the table of locks unless it exists. Several processes may call it at the
-// same time. The only option with an effect is [WithTable]; a schema that the name begins with must
-// exist. If the table exists, no right to create one is needed.
+// same time. The only option with an effect is [WithTable]. If its name includes a schema, that
+// schema must exist. If the table exists, no right to create one is needed.
 func EnsureSchema(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error {
 	_, id, err := complete(opts)
 	if err != nil {

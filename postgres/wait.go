@@ -71,12 +71,13 @@ func (w *waiter) read() (left time.Duration, look bool) {
 // processes. A lock whose holder vanished goes to the first in the queue some milliseconds after it
 // expires, and if that one vanished with it, to another waiter within five seconds.
 //
-// A waiter whose process has gone is passed over: the server knows it by the backend of the
-// process's connection. If a machine vanishes and its connection does not end, its waiters may be
-// handed the lock, for their ttl, until the server's TCP keepalives notice (two hours by default).
+// A waiter whose process has gone is passed over. The server knows that it has gone when the
+// process's connection has ended. If a machine vanishes and its connection does not end, its
+// waiters may be handed the lock, for their ttl, until the server's TCP keepalives notice (two
+// hours by default).
 //
-// Joining takes one request, like taking a free lock, and so does making sure of a grant. Waiters
-// are notified on the connection that [Locker.Watch] describes. If it fails, they look up to twenty
+// Joining takes one request, like taking a free lock. Confirming a grant takes another. Waiters are
+// notified on the connection that [Locker.Watch] describes. If it fails, they look up to twenty
 // times a second instead.
 //
 // If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then, is
