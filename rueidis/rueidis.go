@@ -5,29 +5,29 @@
 //	l := rueidislocker.New(client) // this package, imported by another name
 //	lease, err := locker.Lock(ctx, l, "invoice/42", 30*time.Second)
 //
-// It is for programs that use rueidis, and for many goroutines: rueidis sends their requests
-// together. The locks are those of package redisv9: both have the same keys and channels, stand in
-// the same queues and wake each other. All that the documentation of redisv9 says of keys, limited
-// users, other programs and promises holds here as well, except that rueidis has no Ring.
+// It is for programs that use rueidis, and for those with many goroutines, whose requests rueidis
+// sends together. The locks are those of package redisv9: both use the same keys, channels and
+// queues, and wake each other. All that the documentation of redisv9 says of keys, limited users,
+// other programs and promises holds here as well, except that rueidis has no Ring.
 //
 // It works on a single server, with Sentinel and on a Cluster, with Redis 5 or later. Each
 // operation needs one request, Fence two on a Cluster.
 //
 // # The client
 //
-// Any client of rueidis will do, with any options but one: with a ConnLifetime every operation
-// returns an error. When the lifetime of a connection ends while the server is slow, rueidis
-// repeats the connection's requests, whether DisableRetry is set or not, and a Release that was
-// repeated does not know what the first one did. Otherwise rueidis repeats only commands that are
-// marked as read-only, and a Locker's are not. For the same reason no replica answers them, unless
-// a SendToReplicas of your own sends it all commands; then most operations are errors.
+// Any client of rueidis will do, except one with a ConnLifetime, with which every operation returns
+// an error. When the lifetime of a connection ends while the server is slow, rueidis repeats the
+// connection's requests, whether DisableRetry is set or not, and a repeated Release cannot report
+// what the first one did. Otherwise rueidis repeats only commands that are marked as read-only, and
+// a Locker's are not. For the same reason no replica answers them, unless your SendToReplicas sends
+// it all commands. In that case most operations return errors.
 //
-// A call returns as soon as its context ends. Its request may be sent all the same, since rueidis
-// may have put it among those of other callers, and the next Extend or Release with the same token
-// waits for its reply. So a context that can end costs a goroutine for each call. Without such a
-// context, a call to a server that hangs returns an error when rueidis gives up the connection: by
-// default 11 seconds after the server's last reply (Dialer.KeepAlive and ConnWriteTimeout), and
-// after a minute in any case.
+// A call returns as soon as its context ends. Its request may still be sent, since rueidis may have
+// queued it with those of other callers. The next Extend or Release with the same token waits for
+// its reply. So each call whose context can end costs a goroutine. Without such a context, a call
+// to a server that hangs returns an error when rueidis gives up the connection: by default 11
+// seconds after the server's last reply (Dialer.KeepAlive and ConnWriteTimeout), and after a minute
+// in any case.
 package rueidis
 
 import (

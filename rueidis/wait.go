@@ -13,13 +13,13 @@ import (
 
 // Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in Redis and
 // returns when it is handed the lock. The queue is first come, first served across processes,
-// those that use package redisv9 among them; its Wait describes what happens when a holder or a
-// waiter vanishes.
+// including those that use package redisv9. The Wait of redisv9 describes what happens when a
+// holder or a waiter vanishes.
 //
 // Joining takes one request, like taking a free lock; on a Cluster claiming the lock takes another.
-// The first time that a Locker meets a queue, it makes two more requests and opens a connection on
-// which it is notified of its turn. The connection is closed within a minute after the last waiter.
-// If it fails, as it does for users who may not subscribe, waiters look up to twenty times a second
+// When a Locker first finds a queue, it makes two more requests and opens a connection on which it
+// is notified of its turn. The connection is closed within a minute after the last waiter. If it
+// fails, as it does for users who may not subscribe, waiters look up to twenty times a second
 // instead.
 //
 // If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then,
