@@ -119,17 +119,18 @@ func WithPrefix(prefix string) Option {
 
 // WithBatching makes concurrent calls share requests, on a client for a single server or for
 // Sentinel. While slots requests of the Locker are under way, further calls queue, and when one of
-// the requests ends, up to 128 of them travel together in a pipeline. Otherwise a call goes out
-// alone and at once, so a program with little concurrency sees no difference. 8 is a good number.
+// the requests ends, up to 128 of them travel together in a pipeline. Otherwise a call is sent
+// alone and immediately, so a program with little concurrency sees no difference. 8 is a good
+// number.
 //
-// The answers are the same, and a call in the queue or in a pipeline returns as soon as its context
-// ends, even if that is canceled; if it is still in the queue then, it is never sent. But hooks see pipelines, without the values of the callers' contexts, and a
-// hook that panics in a pipeline ends the process. If a pipeline gets no answer and go-redis was
-// about to repeat it, its commands are repeated one by one.
+// The answers are the same. A call in the queue or in a pipeline returns as soon as its context
+// ends, even if that is canceled; from the queue it is never sent. But hooks see pipelines, without
+// the values of the callers' contexts, and a hook that panics in a pipeline ends the process. If a
+// pipeline gets no answer and go-redis was about to repeat it, its commands are repeated one by one.
 //
-// By default, or if slots is 0 or less, each call is a request of its own. So it always is on a
-// Ring, on a Cluster, where a batch would wait for its slowest node, and on clients that wrap
-// go-redis's own.
+// By default, or if slots is 0 or less, each call is a request of its own. The same holds, whatever
+// slots is, on a Ring, on a Cluster, where a batch would wait for its slowest node, and on clients
+// that wrap go-redis's own.
 func WithBatching(slots int) Option {
 	return func(o *options) { o.slots = slots }
 }
