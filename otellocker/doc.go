@@ -1,12 +1,19 @@
-// Package otellocker measures locks and loads with OpenTelemetry: what callers wait for, how
-// long locks are held, what was lost, and how cached values were loaded.
+// Package otellocker measures locks and loads with OpenTelemetry: how long callers wait, how long
+// locks are held, which were lost, and how cached values were loaded.
 //
 //	l := locker.Observed(redisv9.New(client), otellocker.NewObserver())
 //	loader := singleflight.NewLoader(l, cache, source,
 //		singleflight.WithLoadObserver(otellocker.NewLoadObserver()))
 //
-// It uses the API of OpenTelemetry alone. The program chooses an SDK and exporters, and passes
-// its providers with [WithMeterProvider] and [WithTracerProvider] or sets the global ones.
+// It uses only the API of OpenTelemetry. The program chooses an SDK and exporters, and passes its
+// providers with [WithMeterProvider] and [WithTracerProvider] or sets the global ones. This exports
+// to Prometheus, through the default registry of its client:
+//
+//	exporter, err := prometheus.New() // go.opentelemetry.io/otel/exporters/prometheus
+//	...
+//	meters := metric.NewMeterProvider(metric.WithReader(exporter)) // otel/sdk/metric
+//	observer := otellocker.NewObserver(otellocker.WithMeterProvider(meters))
+//	http.Handle("/metrics", promhttp.Handler()) // github.com/prometheus/client_golang
 //
 // # Metrics
 //
@@ -34,20 +41,23 @@
 //	                  in the background refreshed, refresh-failed, store-failed
 //	locker.key        what the function of WithKeyAttribute returns
 //
+// A lease that Detach gave up is detached, and so is one that WithMinHold leaves to its ttl. It is
+// no longer counted by locker.leases.
+//
 // The histograms also count: acquisitions by outcome, leases by the way they ended, and loads by
 // kind, as in [singleflight.LoadEventKind].
 //
-// locker.acquisition.duration covers a whole acquisition, the time that it waited included.
+// locker.acquisition.duration covers a whole acquisition, including the time that it waited.
 // locker.waiters counts the acquisitions that have been refused and go on waiting, and
 // locker.leases the leases that are held. Both return to 0, however acquisitions and leases end.
 // The numbers of several Lockers and processes add up.
 //
 // locker.losses counts the leases that were lost while they were held, whether the keep-alive, a
-// deadline or Unlock noticed it. locker.unknown_outcomes counts operations that returned an
-// error, so that it is not known whether they took effect. A context that ends before the answer
-// arrives is such an error, but not if the acquisition was refused before: that one is counted
-// as refused. locker.cleanups counts the acquisitions of unknown outcome that turned out to have
-// taken the lock. They were undone.
+// deadline or Unlock noticed it. locker.unknown_outcomes counts operations that returned an error
+// and may or may not have taken effect, such as those whose context ended before the answer
+// arrived. An acquisition whose context ends after it was refused is counted as refused instead.
+// locker.cleanups counts the acquisitions of unknown outcome that turned out to have taken the
+// lock. These were undone.
 //
 // The counters and up-down counters are exported from the start, at 0, so that an alert on an
 // increase sees the first one. With [WithKeyAttribute] they begin with the first event of a key.
@@ -58,8 +68,8 @@
 //
 // # Spans
 //
-// Spans are children of the span in the caller's context. Without one there is none. They are
-// made when what they describe has ended, so spans of a backend's client are siblings, not
+// Spans are children of the span in the caller's context. Without such a span none are made. They
+// are made when what they describe has ended, so spans of a backend's client are siblings, not
 // children.
 //
 //	locker.acquire  an acquisition, with locker.outcome and locker.waited
@@ -72,14 +82,14 @@
 // attribute error.type, but no message, since the text of an error contains the key.
 //
 // The span of a Load that joined another caller's load in this process has a link to the span in
-// that caller's context, under which the source was called. There is no link to a load by
-// another process.
+// that caller's context, under which the source was called. A load by another process is not
+// linked.
 //
 // # What is not measured
 //
-// A method of a Locker that is called directly has no lease, and neither has the lock of a
-// cohort on its backend. For these, locker.leases, locker.lease.duration and locker.losses count
-// nothing. Observe a cohort itself to count the leases of its callers.
+// A direct call of a Locker's method has no lease, and neither does a cohort's lock on its backend.
+// For these, locker.leases, locker.lease.duration and locker.losses count nothing. Observe a cohort
+// itself to count the leases of its callers.
 //
 // # Cost
 //

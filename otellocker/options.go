@@ -48,10 +48,10 @@ func WithAttributes(attrs ...attribute.KeyValue) Option {
 }
 
 // WithKeyAttribute adds the attribute locker.key to all metrics and spans, with what f returns for
-// the key of the lock or of the value. Without it no key leaves the process: keys are often
-// personal data, and each value of an attribute is a time series of its own. So f should return
-// one of a few values, such as the key's prefix. If it returns "", there is no such attribute. It
-// must always return the same for the same key, or the numbers of waiting callers and of leases
+// the key of the lock or of the value. Without it no key leaves the process, since keys are often
+// personal data, and each value of an attribute is a time series of its own. So f should return one
+// of a few values, such as the key's prefix. If it returns "", the attribute is omitted. It must
+// always return the same value for the same key, or the numbers of waiting callers and of leases
 // are wrong, and it must be safe for concurrent use. The default, used if f is nil, is no
 // attribute.
 func WithKeyAttribute(f func(key string) string) Option { return func(o *options) { o.key = f } }
