@@ -21,10 +21,10 @@
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .
 //
 // The checks run at the same time and mostly wait, so all of them together take about as long as
-// the longest: about ten seconds, or twenty with faults. A few need the backend for themselves,
-// as those of List do, and run after the others. Keys and tokens are random, and locks are brief or released in the
-// end. So the backend may be shared, and Run may be called any number of times, even
-// concurrently.
+// the longest: about ten seconds, or twenty with faults. A few need the backend for themselves, as
+// those of List do, and run after the others. Keys and tokens are random, and locks are brief or
+// released in the end. So the backend may be shared, and Run may be called any number of times,
+// even concurrently.
 //
 // # What is checked
 //
@@ -42,11 +42,11 @@
 //   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP
 //     proxy between Config.Addr and one more Locker, D, injects these faults exactly when they do harm.
 //
-// The proxy knows no protocol: a request is what a client sends until the server answers. Only
-// HTTP/2 it recognizes, if the connection is not encrypted. There a request is what a client sends
-// on one stream until the server answers on that stream, such as a unary call of gRPC or a message
-// on a stream that stays open. Pings, window updates, resets and the like are none. So let the test
-// of a Locker that uses HTTP/2 connect without TLS.
+// The proxy knows no protocol except HTTP/2 without TLS. Everything that a client sends before the
+// server answers is one request. With HTTP/2 it is everything that the client sends on one stream
+// before the server answers on that stream, such as a unary call of gRPC or a message on a stream
+// that stays open. Pings, window updates, resets and the like are not requests. So let the test of
+// a Locker that uses HTTP/2 connect without TLS.
 //
 // Checks that do not apply are skipped by name, with the reason: those of optional interfaces that
 // the Locker does not have or that return [errors.ErrUnsupported], the faults if Config.Addr is
