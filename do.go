@@ -22,8 +22,8 @@ import (
 // with another holder. If the lock cannot be taken, fn does not run and the error is that of Lock,
 // never ErrNotHeld.
 //
-// To leave the lock behind, fn calls Detach of its lease. Do then does not unlock it, and returns
-// fn's error.
+// To leave the lock behind, fn calls Detach on the lease that [FromContext] returns. Do then does
+// not unlock it, and returns fn's error.
 func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) error {
 	if fn == nil {
@@ -62,9 +62,8 @@ func TryDo(ctx context.Context, l Locker, key string, ttl time.Duration, fn func
 	return true, run(ctx, Leases{lease}, fn)
 }
 
-// ResumeDo runs fn as [Do] does under a lock that another process has left behind, which it takes
-// over by its token as [Resume] does. If that fails, fn does not run and the error is that of
-// Resume.
+// ResumeDo takes over a lock that another process has left behind, as [Resume] does, and runs fn
+// under it as [Do] does. If Resume fails, ResumeDo returns its error and does not call fn.
 func ResumeDo(ctx context.Context, l Locker, key, token string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) error {
 	const op = "resume and do"

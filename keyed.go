@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Keyed takes and releases locks by key alone, as the interfaces of other libraries ask for: it
-// keeps the leases. Its methods fit certmagic's Locker and TryLocker, for instance. Use [Lock] or
-// [Do] instead where you can, since a Keyed reports the loss of a lock only from Unlock. Make one
-// with [NewKeyed]; it is safe for concurrent use. It keeps nothing for a key that is neither held
-// nor waited for.
+// Keyed takes and releases locks by key alone, and keeps the leases itself. It is for libraries
+// whose interfaces unlock by name, such as certmagic's Locker and TryLocker. Use [Lock] or [Do]
+// where you can, since only the Unlock of a Keyed reports that a lock was lost. Make one with
+// [NewKeyed]. It is safe for concurrent use, and keeps nothing for a key that is neither held nor
+// waited for.
 //
-// Within one Keyed a lock stays taken until its Unlock, even if it is lost before: otherwise that
+// Within one Keyed a lock stays taken until its Unlock, even if it is lost earlier. Otherwise that
 // Unlock would release the lock of the next caller. Callers of one Keyed get a lock in the order in
 // which they asked for it.
 type Keyed struct {
@@ -40,7 +40,7 @@ func NewKeyed(l Locker, ttl time.Duration, opts ...Option) *Keyed {
 	return &Keyed{locker: l, ttl: ttl, opts: opts, keys: make(map[string]*keyed)}
 }
 
-// Lock waits for the lock of key as the function [Lock] does, and has the same errors.
+// Lock waits for the lock of key as the function [Lock] does, and returns the same errors.
 func (k *Keyed) Lock(ctx context.Context, key string) error {
 	_, err := k.acquire(ctx, key, true)
 	return err
@@ -95,9 +95,10 @@ func (k *Keyed) acquire(ctx context.Context, key string, wait bool) (acquired bo
 	return true, nil
 }
 
-// Unlock releases the lock of key, which any goroutine of this Keyed may have taken. The errors are
-// those of [Lease.Unlock]: [ErrNotHeld] if the lock was lost, or if this Keyed does not hold it.
-// Whatever the error, the next caller has its turn; what is left of the lock ends with its ttl.
+// Unlock releases the lock of key, which any goroutine may have taken through this Keyed. The
+// errors are those of [Lease.Unlock]; [ErrNotHeld] means that the lock was lost, or that this Keyed
+// does not hold it. Whatever the error, the next caller of this Keyed then has its turn. A lock
+// that could not be released ends with its ttl.
 func (k *Keyed) Unlock(ctx context.Context, key string) error {
 	k.mu.Lock()
 	e := k.keys[key]

@@ -17,8 +17,8 @@ type LoadEvent struct {
 	// the reason for loading without the lock.
 	Err error
 
-	// First is the context of the caller that began the load, if this caller joined it, and
-	// otherwise nil. It may have ended: it is there for its values, such as a trace's.
+	// First is the context of the caller that began the load, if this caller joined it. Otherwise
+	// it is nil. Use it only for its values, such as those of a trace, since it may have ended.
 	First context.Context
 }
 
