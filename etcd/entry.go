@@ -68,7 +68,7 @@ func unescape(s string) (name string, ok bool) {
 	return name, name != "" && escape(name) == s
 }
 
-var errForeign = errors.New("the key is no entry of this package")
+var errForeign = errors.New("the key is not an entry of this package")
 
 // state is what an entry says.
 type state struct {
@@ -80,7 +80,7 @@ type state struct {
 	changed int64 // revision
 }
 
-// read returns what an entry of a lock says, or an error if it is no entry of this package.
+// read returns what an entry of a lock says, or an error if it is not one of this package.
 func read(lock string, kv *mvccpb.KeyValue) (state, error) {
 	s := state{entry: entry{lock: lock, key: string(kv.Key)}, lease: clientv3.LeaseID(kv.Lease),
 		created: kv.CreateRevision, changed: kv.ModRevision}

@@ -3,7 +3,8 @@
 //	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"localhost:2379"}})
 //	lease, err := locker.Lock(ctx, etcd.New(client), "invoice/42", 30*time.Second)
 //
-// It is a module of its own. It needs etcd 3.4 or later; see below for which versions to run.
+// The package is a module of its own. It needs etcd 3.4 or later; 3.5.13 or later is recommended,
+// see below.
 //
 // # What is on the server
 //
@@ -12,7 +13,7 @@
 // "wait" and the ttl in seconds. In names and tokens, slashes, percent signs and all bytes but
 // printable ASCII are replaced by % and two hexadecimal digits, so "etcdctl get --prefix
 // locker/invoice%2F42/" shows who holds the lock of invoice/42 and who waits for it. There are no
-// other keys. Each operation adds to the history that etcd keeps until it is compacted, so set
+// other keys. Each operation adds to the history that etcd keeps until compaction, so set
 // --auto-compaction-retention.
 //
 // # Cost
@@ -26,11 +27,12 @@
 //
 // A ttl is rounded up to whole seconds, and to the least ttl of the cluster: one and a half times
 // its election timeout, 2 seconds by default. A lock that is not released ends up to a second after
-// that. A new leader of the cluster begins the ttl of each lease again, so a lock may end late by
-// that much, but not early.
+// that. A new leader of the cluster restarts the ttl of each lease, so a lock may end up to one ttl
+// late, but not early.
 //
-// A leader renews leases without asking the others. So one that was deposed while it was stopped or
-// cut off may renew a lease in vain. Extend notices that, and repeats the renewal.
+// A leader renews leases without asking the other members. So a leader that was deposed while it
+// was stopped or cut off may report a renewal that has no effect. Extend detects that and repeats
+// the renewal.
 //
 // # What is promised
 //
@@ -38,18 +40,19 @@
 // is on the disks of a majority before a lock is granted, so a crash or a failover forgets no lock.
 //
 //   - Before version 3.5.13, a leader that was stopped and deposed could end leases that had been
-//     renewed since (etcd issue 15247). Newer versions make that unlikely. If it could do harm, use
-//     [locker.Lease.Fence].
+//     renewed since (etcd issue 15247). Newer versions make that unlikely. If two holders could do
+//     harm, use [locker.Lease.Fence].
 //   - Leases behind "etcd grpc-proxy" are renewed by the proxy, on its own schedule, and may end
 //     early. Connect to the members.
-//   - A cluster that is restored from a snapshot has the locks and the revisions of that time.
+//   - A cluster that is restored from a snapshot has the locks and the revisions of the time when
+//     the snapshot was made.
 //
 // # Contexts and timeouts
 //
-// The client honors contexts. It has no timeouts of its own, so each request of a Locker may take 10
-// seconds. A member that hangs is noticed only with [clientv3.Config.DialKeepAliveTime]. A client
-// that could not reach any member for long tries again only after up to two minutes, unless a
-// grpc.WithConnectParams says otherwise: see the example of [New].
+// The client honors contexts. It has no timeouts of its own, so each request of a Locker may take
+// 10 seconds. The client notices a member that hangs only if [clientv3.Config.DialKeepAliveTime] is
+// set. If it could not reach any member for a long time, it waits for up to two minutes before it
+// tries again, unless a grpc.WithConnectParams says otherwise: see the example of [New].
 package etcd
 
 import (
@@ -66,12 +69,13 @@ import (
 )
 
 // Locker keeps locks in etcd. Make one with [New], and share it: it is safe for concurrent use,
-// need not be closed, and has no goroutines when it is not in use.
+// need not be closed, and has no goroutines while it is idle.
 //
 // All its methods return ctx's error when ctx is done, and otherwise an error that wraps the
 // client's when the cluster cannot be reached, has no leader or no space, or does not allow the
-// request. A request that is not answered within 10 seconds is an error as well. A key among the
-// entries of a lock that is not an entry of this package is an error and is left alone.
+// request. A request that is not answered within 10 seconds is an error as well. If there is a key
+// among the entries of a lock that this package has not written, operations return an error and
+// leave it alone.
 type Locker struct {
 	client *clientv3.Client
 	leases etcdserverpb.LeaseClient
@@ -214,10 +218,10 @@ func (l *Locker) acquire(ctx context.Context, e entry, seconds int64) (bool, err
 	return false, errChanging
 }
 
-// Extend replaces the remaining time of a lock that token holds with ttl. With the ttl that the lock
-// has, that takes three round trips, and otherwise as many and a request in the background, since
-// the ttl of a lease cannot be changed. Like Release, it waits, as long as ctx lasts, until an
-// earlier call for the same token that has failed is undone.
+// Extend replaces the remaining time of a lock that token holds with ttl. That takes three round
+// trips. The ttl of a lease cannot be changed, so with another ttl the lock gets a new lease, and a
+// request in the background revokes the old one. Like Release, it waits, as long as ctx lasts,
+// until an earlier call for the same token that has failed is undone.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	return callInOrder(ctx, l, token, func() (bool, error) {
 		seconds, err := wholeSeconds(ttl)
@@ -311,9 +315,9 @@ func (l *Locker) settle(ctx context.Context, s state, lease clientv3.LeaseID) er
 	return l.revoke(ctx, lease)
 }
 
-// Release frees a lock that token holds, in one round trip, and the next in the queue has it then.
-// A second round trip revokes the lease. If that fails, Release reports true all the same, and the
-// lease expires.
+// Release frees a lock that token holds, in one round trip, and the next in the queue then gets it.
+// A second round trip revokes the lease. If that fails, Release still reports true, and the lease
+// expires.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	return callInOrder(ctx, l, token, func() (bool, error) {
 		e := l.entry(key, token)
@@ -337,9 +341,10 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 }
 
 // Fence returns a fencing number for a lock that token holds: the revision of the store after a
-// write of its own. So numbers grow over all locks of the cluster, also after a change of the
-// leader. They do not if the cluster is restored from a snapshot, or replaced by an empty one: then
-// use the --bump-revision option of etcdutl snapshot restore. It takes one round trip.
+// write of its own. So numbers grow across all locks of the cluster, even after a change of leader.
+// They may repeat after the cluster is restored from a snapshot, unless etcdutl snapshot restore is
+// run with its --bump-revision option, and after it is replaced by an empty one. Fence takes one
+// round trip.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	fence, err = callInOrder(ctx, l, token, func() (uint64, error) {
 		e := l.entry(key, token)

@@ -14,9 +14,9 @@ import (
 )
 
 // Inspect reports who holds the lock of key, for how long, in whole seconds, and how many wait in
-// the queue. A lock that the first in the queue is about to have is free. It takes two requests; the
-// answer to the second, about the lease, may be that of a leader that has been deposed and does not
-// know it yet.
+// the queue. A lock that the first waiter is about to take is reported as free. Inspect takes two
+// requests; the answer to the second, about the lease, may be that of a leader that has been
+// deposed and does not know it yet.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	info, err := call(ctx, l, "", func() (locker.Info, error) {
 		e := l.entry(key, "")

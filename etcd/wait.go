@@ -19,15 +19,17 @@ const (
 )
 
 // Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in etcd and
-// returns when all before it have gone. The queue is first come, first served across processes. Each
-// waiter watches the one before it, so a release wakes one waiter.
+// returns when all entries before its own have gone. The queue is first come, first served across
+// processes. Each waiter watches the one before it, so a release wakes one waiter.
 //
-// To take a free lock takes two round trips. To join takes four, and the turn one, or two if the
-// lease was last renewed more than a tenth of ttl ago. Every 10 seconds, or every third of ttl if that is
-// less, a waiter looks, and renews its lease if necessary. A place whose lease has expired is lost,
-// and Wait joins again at the end. An error of the backend ends Wait.
+// Taking a free lock takes two round trips. Joining the queue takes four, and taking the lock in
+// turn one, or two if the lease was last renewed more than a tenth of ttl ago. Every 10 seconds, or
+// every third of ttl if that is less, a waiter checks its place, and renews its lease if necessary.
+// A place whose lease has expired is lost, and Wait joins the queue again at its end. While the
+// cluster is not available, a waiter in the queue tries again for five seconds. Any other error of
+// the backend ends Wait.
 //
-// If ctx ends while Wait is in the queue, its place, or the lock if it has come to that by then, is
+// If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then, is
 // given up in the background.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
 	w := waiting{l: l, entry: l.entry(key, token), ttl: ttl}
@@ -209,7 +211,7 @@ func (w *waiting) look(ctx context.Context) (held bool, err error) {
 	if s.created != w.created || s.lease != w.lease || len(before) == 0 {
 		return false, errPlaceLost
 	}
-	// A key that is no entry of this package is before it all the same.
+	// A key that this package has not written counts as well.
 	w.before = before[0]
 	return false, nil
 }

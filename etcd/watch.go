@@ -14,7 +14,7 @@ var errWatchEnded = errors.New("etcd: the watch has ended")
 
 // Watch returns a channel that receives a value when an entry of the lock is removed, by a release,
 // an expiry, or a waiter that gives up. The watches of a client share one stream of requests. After
-// a break the client goes on at the revision at which it stopped, so nothing is missed. Only if the
+// a break the client continues at the revision where it stopped, so nothing is missed. If the
 // history has been compacted meanwhile, or the cluster has had no leader, the Locker makes a new
 // watch and wakes the watcher.
 //

@@ -17,8 +17,8 @@ const (
 	// ioTimeout is how long the server may take to answer.
 	ioTimeout = 5 * time.Second
 
-	// nearTimeout is how near the deadline of a caller must be that can leave its call behind. That
-	// takes a goroutine, which an Unlock with its own deadline need not have.
+	// A caller whose deadline is nearer than nearTimeout can leave its call behind. That takes a
+	// goroutine, which an Unlock with its own deadline does not need.
 	nearTimeout = 3 * time.Second
 )
 

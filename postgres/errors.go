@@ -40,7 +40,7 @@ func (l *Locker) explain(err error) error {
 	case undefinedColumn:
 		return fmt.Errorf("the table %s is not one that postgres.EnsureSchema has created: %w", l.table, err)
 	case readOnly:
-		return fmt.Errorf("the server, a standby perhaps, or the session is read-only: %w", err)
+		return fmt.Errorf("the server (a standby perhaps) or the session is read-only: %w", err)
 	case noPrepared, duplicatePrepared:
 		return fmt.Errorf("a pooler changes the session between two statements; use postgres.WithoutPreparing: %w", err)
 	}

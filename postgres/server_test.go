@@ -201,7 +201,7 @@ func TestStandby(t *testing.T) {
 	acquire(t, l, "k", "t", time.Hour)
 	lagging := New(newPool(t, standby.Addr))
 	for name, err := range changes(t, lagging) {
-		assert.ErrorContains(t, err, "the server, a standby perhaps, or the session is read-only", name)
+		assert.ErrorContains(t, err, "the server (a standby perhaps) or the session is read-only", name)
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		info, err := lagging.Inspect(t.Context(), "k")

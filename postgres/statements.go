@@ -165,8 +165,8 @@ var parts = []string{
 	"{microseconds}", `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`,
 	"{left}", `(extract(epoch FROM l.expires - clock_timestamp()) * 1000000)::bigint`,
 
-	// durable makes the server answer only when a change is on its disk, even if it, the database
-	// or the user is configured otherwise. It is evaluated only if there is a change.
+	// durable makes the server answer only when a change is on its disk, even if the server, the
+	// database or the user is configured otherwise. It is evaluated only if there is a change.
 	"{durable}", `CASE WHEN current_setting('synchronous_commit') = 'off'
 	THEN set_config('synchronous_commit', 'on', true) END`,
 

@@ -38,8 +38,8 @@ func identifier(name string) (pgx.Identifier, error) {
 }
 
 // A released lock keeps its row, and every change of a row finds room on its page, since half of
-// each page is left free and no index has to know of the change. So the table does not grow with
-// the number of changes.
+// each page is left free and the change affects no index. So the table does not grow with the
+// number of changes.
 const schema = `CREATE TABLE IF NOT EXISTS {table} (
 	key     bytea NOT NULL PRIMARY KEY,
 	token   bytea NOT NULL,              -- of the holder; empty: the lock is free

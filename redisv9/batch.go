@@ -165,7 +165,7 @@ func (c *batched) leave(ended func()) bool {
 func (b *batches) send(batch []*batched) {
 	err := inflight.ErrGoexit
 	defer b.pass()
-	// Callers that have more to send come before the next batch, which is larger for that.
+	// Callers that have more to send can then queue before the next batch is made.
 	defer runtime.Gosched()
 	defer func() { b.finish(batch, err) }()
 	ctx, cancel := contextOf(batch)

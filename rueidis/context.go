@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// callContext is the context that a command gets. It has the values of the caller's and does not end
-// with that. If it did, rueidis would give up more than this request: the connection that it dials
-// for all callers, or waits on. And it would return before the reply, for which later calls with the
-// same token have to wait.
+// callContext is the context that a command gets. It has the values of the caller's context and
+// does not end with it. If it did, rueidis would give up more than this request: the connection
+// that it dials for all callers, or waits on. And it would return before the reply, for which later
+// calls with the same token have to wait.
 type callContext struct {
 	context.Context
 	deadline *deadline

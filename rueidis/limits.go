@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A client does not tell its options, so these hold for all.
+// A client does not export its options, so these limits hold for all clients.
 const (
 	replyTimeout = 5 * time.Second  // to requests for subscriptions
 	callTimeout  = 30 * time.Second // at least; rueidis gives up a connection sooner, unless it sends no pings
@@ -21,8 +21,8 @@ const (
 
 var (
 	errNoClient = errors.New("rueidis: nil client")
-	errLifetime = errors.New("rueidis: the client has a ConnLifetime, at the end of which it may repeat requests: " +
-		"use one without")
+	errLifetime = errors.New("rueidis: the client has a ConnLifetime, after which it may repeat requests; " +
+		"use a client without one")
 	errNoReply = fmt.Errorf("no reply within %v", callTimeout)
 )
 
@@ -66,8 +66,9 @@ func hasLifetime(client reflect.Value) bool {
 }
 
 // isOfOthers reports whether err, the outcome of a call whose context has not ended, is the error
-// of another call's context. If that ends during a dial, or during a call that has a connection for
-// itself, all who wait for the connection get its error. None of their requests has been sent.
+// of another call's context. If that context ends during a dial, or during a call that has a
+// connection for itself, all callers that wait for the connection get its error. None of their
+// requests has been sent.
 func isOfOthers(err error) bool {
 	return errors.Is(err, context.Canceled) || err == context.DeadlineExceeded
 }

@@ -13,8 +13,9 @@ import (
 )
 
 // conn is a connection of rueidis that only the hub uses. rueidis's own subscriptions share a
-// connection with other requests, stay on the server when their callers leave, and are repeated
-// without a word when a connection breaks: messages get lost, and the dead seem to listen.
+// connection with other requests, stay on the server when their callers leave, and are silently
+// repeated when a connection breaks. So messages would be lost, and waiters that have gone would
+// count as alive.
 //
 // rueidis answers requests one by one. So a goroutine makes them, all that are waiting at once, and
 // puts the answers and the messages in a queue.

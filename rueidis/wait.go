@@ -69,8 +69,8 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 var errNoQueue = fmt.Errorf("the name has a } but no hash tag, so its queue cannot be in its slot: %w",
 	errors.ErrUnsupported)
 
-// serverOf returns what stands for the server of a lock: on a Cluster one of 16 ranges of slots,
-// since a client does not tell which node has which, and otherwise nil.
+// serverOf returns a value that stands for the server of a lock. On a Cluster it is one of 16
+// ranges of slots, since a client does not export which node has which slots. Otherwise it is nil.
 func (l *Locker) serverOf(lock string) any {
 	if l.alone {
 		return nil
