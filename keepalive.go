@@ -33,8 +33,8 @@ func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
 func (l *Lease) extendInTime() {
 	k := l.keep
 	l.mu.Lock()
+	l.watchObserved()
 	if k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
-		l.watchObserved()
 		l.unlock()
 		return
 	}
@@ -60,14 +60,13 @@ func (l *Lease) extendOnce(ctx context.Context, cancel context.CancelFunc) (outc
 			k.timer.Reset(l.third())
 		default:
 			k.timer.Reset(max(time.Until(l.deadline)/10, time.Millisecond))
-			l.watchObserved()
 		}
 	}()
 	return l.extend(ctx, 0)
 }
 
-// watchObserved makes sure that the observer of a lease whose keep-alive is in trouble, or over,
-// hears of its loss on time. It needs l.mu.
+// watchObserved makes sure that the observer hears of the loss of the lease on time: the keep-alive
+// may be over, and an extension may fail, hang or never return. It needs l.mu.
 func (l *Lease) watchObserved() {
 	if l.obs != nil {
 		l.watchDeadline()

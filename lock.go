@@ -57,8 +57,11 @@ func resume(ctx context.Context, op string, l Locker, key, token string, ttl tim
 		return nil, wrap(op, key, err)
 	}
 	_, obs := observe(ctx, observer, key)
+	returned := false
+	defer obs.endUnless(&returned)
 	start := time.Now()
 	extended, err := l.Extend(ctx, key, token, ttl)
+	returned = true
 	deadline := start.Add(ttl)
 	switch {
 	case err != nil:

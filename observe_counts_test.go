@@ -176,6 +176,40 @@ func TestEventsAddUp(t *testing.T) {
 			}
 		}
 	})
+	bubble(t, "a Release that does not return", func(t *testing.T) {
+		for _, leave := range []func(){func() { panic(errBackend) }, runtime.Goexit} {
+			c, f := &tally{}, &fake{}
+			lease := tryLock(t, locker.Observed(f, c), ttl)
+			f.onRelease = func(context.Context, string) (bool, error) { leave(); return false, nil }
+			go func() {
+				defer func() { _ = recover() }()
+				assert.NoError(t, errors.Join(lease.Unlock(t.Context()), errBackend), "it returned")
+			}()
+			synctest.Wait()
+			assert.Equal(t, [2]int{}, c.now())
+			f.onRelease = nil
+			assert.NoError(t, lease.Unlock(t.Context()))
+			assert.Equal(t, 1, c.ended)
+		}
+	})
+	for name, extend := range map[string]func(context.Context, string, time.Duration) (bool, error){
+		"hangs":    func(context.Context, string, time.Duration) (bool, error) { time.Sleep(time.Hour); return true, nil },
+		"exits":    func(context.Context, string, time.Duration) (bool, error) { runtime.Goexit(); return true, nil },
+		"fails so": func(context.Context, string, time.Duration) (bool, error) { return false, locker.ErrNotHeld },
+	} {
+		bubble(t, "a loss on time, though the keep-alive "+name, func(t *testing.T) {
+			c, f := &tally{}, &fake{onExtend: extend}
+			_ = tryLock(t, locker.Observed(f, c), ttl, locker.WithKeepAlive())
+			time.Sleep(ttl - 1)
+			synctest.Wait()
+			assert.Equal(t, [2]int{0, 1}, c.now())
+			time.Sleep(1)
+			synctest.Wait()
+			assert.Equal(t, [2]int{}, c.now())
+			time.Sleep(time.Hour)
+			assert.Equal(t, 1, c.ended)
+		})
+	}
 	bubble(t, "no lease", func(t *testing.T) {
 		c := &tally{}
 		l := locker.Observed(memory.New(), c)
@@ -193,6 +227,36 @@ func TestEventsAddUp(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Equal(t, [2]int{}, c.now())
 		assert.Zero(t, c.began)
+	})
+}
+
+// An acquisition that does not return is reported, too.
+func TestObservedDoesNotReturn(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		for _, leave := range []func(){func() { panic(errBackend) }, runtime.Goexit} {
+			f := &fake{
+				onAcquire: func(context.Context, string, time.Duration) (bool, error) { leave(); return true, nil },
+				onExtend:  func(context.Context, string, time.Duration) (bool, error) { leave(); return true, nil },
+			}
+			for _, acquire := range []func(locker.Locker) error{
+				func(l locker.Locker) error { _, err := l.Acquire(t.Context(), "k", "t", time.Minute); return err },
+				func(l locker.Locker) error { _, err := locker.TryLock(t.Context(), l, "k", time.Minute); return err },
+				func(l locker.Locker) error {
+					_, err := locker.Resume(t.Context(), l, "k", "t", time.Minute)
+					return err
+				},
+			} {
+				j := &journal{}
+				go func() {
+					defer func() { _ = recover() }()
+					assert.NoError(t, errors.Join(acquire(locker.Observed(f, j)), errBackend), "it returned")
+				}()
+				synctest.Wait()
+				if assert.Len(t, j.events, 1) {
+					assert.Equal(t, locker.Failed, j.events[0].Kind)
+				}
+			}
+		}
 	})
 }
 

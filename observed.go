@@ -107,7 +107,10 @@ func (o *observed) Acquire(ctx context.Context, key, token string, ttl time.Dura
 		return false, err
 	}
 	_, obs := observe(ctx, o.observer, key)
+	returned := false
+	defer obs.endUnless(&returned)
 	acquired, err := o.Locker.Acquire(ctx, key, token, ttl)
+	returned = true
 	if err == nil && !acquired {
 		obs.end(ErrHeld)
 	} else {

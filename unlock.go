@@ -64,6 +64,7 @@ func (l *Lease) unlockWithin(ctx context.Context,
 	defer func() {
 		if !ended {
 			l.endUnlock(after)
+			l.obs.report(ctx, UnlockFailed, l.wrap("unlock", errNoReturn))
 		}
 	}()
 
