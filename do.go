@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/golockers/locker/internal/leasectx"
@@ -86,8 +85,7 @@ func run(ctx context.Context, leases Leases, fn func(context.Context) error) (er
 	fnCtx, cancel := leases.Context(ctx)
 	defer func() {
 		cancel()
-		leases = slices.DeleteFunc(slices.Clone(leases), (*Lease).isDetached)
-		switch unlockErr := leases.Unlock(ctx); {
+		switch unlockErr := leases.unlock(ctx, (*Lease).unlockUnlessDetached); {
 		case err == nil:
 			err = unlockErr
 		case unlockErr != nil:

@@ -105,6 +105,19 @@ func TestDoDetached(t *testing.T) {
 		assert.False(t, l.isFree("a"))
 		assert.True(t, l.isFree("b"))
 	})
+	bubble(t, "while Do unlocks another", func(t *testing.T) {
+		l := &fake{}
+		l.onRelease = func(ctx context.Context, token string) (bool, error) {
+			time.Sleep(time.Second)
+			return l.doRelease(ctx, "b", token)
+		}
+		assert.NoError(t, locker.DoAll(t.Context(), l, []string{"a", "b"}, time.Minute, func(ctx context.Context) error {
+			time.AfterFunc(time.Second/2, locker.FromContext(ctx).Detach)
+			return nil
+		}))
+		assert.False(t, l.isFree("a"))
+		assert.True(t, l.isFree("b"))
+	})
 	bubble(t, "lost before", func(t *testing.T) {
 		l := &fake{}
 		err := locker.Do(t.Context(), l, "k", time.Second, func(ctx context.Context) error {

@@ -311,7 +311,7 @@ func (l *Lease) Detach() {
 	switch {
 	case wasHeld:
 		l.state = detached
-	case l.state != detached:
+	case l.state != detached && l.state != releasing: // an Unlock that is under way decides by itself
 		l.state = done
 	}
 	l.stopTimers()
@@ -326,11 +326,16 @@ func (l *Lease) Detach() {
 	}
 }
 
-// isDetached reports whether Detach has ended the lease while it was held.
-func (l *Lease) isDetached() bool {
+// unlockUnlessDetached is Unlock, but does nothing if Detach has ended the lease while it was held.
+// Detach may be called by another goroutine until Unlock begins, and not later.
+func (l *Lease) unlockUnlessDetached(ctx context.Context) error {
+	err := l.Unlock(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state == detached
+	if l.state == detached {
+		return nil
+	}
+	return err
 }
 
 // unlock unlocks l.mu, and then reports a loss that was noticed meanwhile. An Observer may call any

@@ -126,14 +126,17 @@ func (ls Leases) firstError() error {
 // Unlock releases the locks in reverse order and joins the errors of [Lease.Unlock]. An error
 // does not keep it from releasing the rest. If the backend hangs, Unlock takes about twice as
 // long as for one lease.
-func (ls Leases) Unlock(ctx context.Context) error {
+func (ls Leases) Unlock(ctx context.Context) error { return ls.unlock(ctx, (*Lease).Unlock) }
+
+// unlock is Unlock with another method for each lease.
+func (ls Leases) unlock(ctx context.Context, unlock func(*Lease, context.Context) error) error {
 	errs := make([]error, len(ls))
 	var rest sync.WaitGroup
 	for i, lease := range slices.Backward(ls) {
-		errs[i] = lease.Unlock(ctx)
+		errs[i] = unlock(lease, ctx)
 		if errs[i] != nil { // each of the others may take as long
 			for i, lease := range ls[:i] {
-				rest.Go(func() { errs[i] = lease.Unlock(ctx) })
+				rest.Go(func() { errs[i] = unlock(lease, ctx) })
 			}
 			break
 		}

@@ -121,6 +121,17 @@ func TestUnlockAgain(t *testing.T) {
 		_, _, released := f.counts()
 		assert.Equal(t, 2, released, "the second one tried again, and the third had no reason to")
 	})
+	bubble(t, "after a Detach that came meanwhile", func(t *testing.T) {
+		f := &fake{}
+		f.onRelease = func(context.Context, string) (bool, error) { time.Sleep(time.Second); return false, errBackend }
+		lease := tryLock(t, f, time.Minute)
+		go func() { assert.ErrorIs(t, lease.Unlock(t.Context()), errBackend) }()
+		synctest.Wait()
+		lease.Detach()
+		start := time.Now()
+		assert.ErrorIs(t, lease.Unlock(t.Context()), errBackend, "it waits for the first, and tries again")
+		assert.Equal(t, 2*time.Second, time.Since(start))
+	})
 	bubble(t, "after a panic", func(t *testing.T) {
 		f := &fake{onRelease: func(context.Context, string) (bool, error) { panic("boom") }}
 		lease := tryLock(t, f, time.Minute)
