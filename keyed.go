@@ -65,6 +65,9 @@ func (k *Keyed) acquire(ctx context.Context, key string, wait bool) (acquired bo
 		if !wait {
 			return false, nil
 		}
+		if k.isCarried(ctx, key) {
+			return false, wrap("lock", key, ErrDeadlock)
+		}
 		select {
 		case e.turn <- struct{}{}:
 		case <-ctx.Done():
@@ -114,6 +117,14 @@ func (k *Keyed) Unlock(ctx context.Context, key string) error {
 		k.leave(key, e)
 	}()
 	return lease.Unlock(ctx)
+}
+
+// isCarried reports whether ctx carries a lease of the lock: then not even the caller that has the
+// turn can get it.
+func (k *Keyed) isCarried(ctx context.Context, key string) bool {
+	l, _, _ := reveal(k.locker)
+	o := apply(k.opts)
+	return isCarried(ctx, l, key, o.token)
 }
 
 func (k *Keyed) enter(key string) *keyed {

@@ -53,6 +53,27 @@ func TestKeyed(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, locker.KeysOf(k))
 	})
+	bubble(t, "within Do", func(t *testing.T) {
+		l := memory.New()
+		k := locker.NewKeyed(l, time.Second)
+		assert.NoError(t, locker.Do(t.Context(), locker.Observed(l, &journal{}), "k", time.Second, func(ctx context.Context) error {
+			assert.ErrorIs(t, k.Lock(ctx, "k"), locker.ErrDeadlock)
+			go func() {
+				assert.NoError(t, k.Lock(t.Context(), "k"))
+				assert.NoError(t, k.Unlock(t.Context(), "k"))
+			}()
+			synctest.Wait()
+			err := k.Lock(ctx, "k")
+			assert.EqualError(t, err, `locker: lock "k": the context already carries a lease of this lock`)
+			assert.ErrorIs(t, err, locker.ErrDeadlock)
+			ok, err := k.TryLock(ctx, "k")
+			assert.NoError(t, err)
+			assert.False(t, ok)
+			return nil
+		}))
+		synctest.Wait()
+		assert.Zero(t, locker.KeysOf(k))
+	})
 	bubble(t, "context", func(t *testing.T) {
 		k := locker.NewKeyed(memory.New(), time.Second)
 		require.NoError(t, k.Lock(t.Context(), "k"))
