@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +55,37 @@ func TestNoFalseAlarmWholeSeconds(t *testing.T) {
 	lockers := c.New
 	c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
 	c.Granularity = 2 * time.Second
+	run(t, c)
+}
+
+// A backend that reports the time that is left in whole seconds, by a clock of its own.
+func TestNoFalseAlarmSecondsLeft(t *testing.T) {
+	t.Parallel()
+	c := mutants.Fakes(func(f *mutants.Fake) {
+		var calls atomic.Int64
+		seconds := func(info locker.Info) locker.Info {
+			if calls.Add(1)%2 == 0 {
+				info.TTL += time.Second - 1
+			}
+			info.TTL = info.TTL.Truncate(time.Second)
+			return info
+		}
+		inspect, list := f.OnInspect, f.OnList
+		f.OnInspect = func(ctx context.Context, key string) (locker.Info, error) {
+			info, err := inspect(ctx, key)
+			return seconds(info), err
+		}
+		f.OnList = func(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+			return func(yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					if !yield(seconds(info), err) {
+						return
+					}
+				}
+			}
+		}
+	})
+	c.Granularity = time.Second
 	run(t, c)
 }
 
