@@ -96,9 +96,9 @@ func run(ctx context.Context, leases Leases, fn func(context.Context) error) (er
 }
 
 // FromContext returns the lease that ctx carries, or nil if it carries none. The context of the
-// function of [Do] or [TryDo] carries its lease, and so do contexts from [Lease.Context]. Those
-// of [DoAll] and [Leases.Context] carry all their leases, of which FromContext returns the first.
-// If leases are nested, it returns the innermost.
+// function of [Do], [TryDo] or [ResumeDo] carries its lease, and so do contexts from
+// [Lease.Context]. Those of [DoAll] and [Leases.Context] carry all their leases, of which
+// FromContext returns the first. If leases are nested, it returns the innermost.
 //
 // While one of these leases is held, [Lock], [Do], [TryDo], [LockAll] and [DoAll] with such a
 // context return [ErrDeadlock] for its key on the same Locker: the same value, observed or not, of a

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,20 @@ func TestKeyed(t *testing.T) {
 		assert.NoError(t, a.Unlock(ctx, "other"))
 		assert.Zero(t, locker.KeysOf(a)+locker.KeysOf(b))
 	})
+	bubble(t, "passes options on", func(t *testing.T) {
+		ctx, l := t.Context(), memory.New()
+		k := locker.NewKeyed(l, time.Second, locker.WithToken("mine"))
+		require.NoError(t, k.Lock(ctx, "a"))
+		ok, err := k.TryLock(ctx, "b")
+		require.NoError(t, err)
+		require.True(t, ok)
+		for _, key := range []string{"a", "b"} {
+			info, err := l.Inspect(ctx, key)
+			assert.NoError(t, err)
+			assert.Equal(t, "mine", info.Token)
+			assert.NoError(t, k.Unlock(ctx, key))
+		}
+	})
 	bubble(t, "in order", func(t *testing.T) {
 		ctx := t.Context()
 		k := locker.NewKeyed(memory.New(), time.Second)
@@ -55,14 +70,16 @@ func TestKeyed(t *testing.T) {
 	})
 	bubble(t, "within Do", func(t *testing.T) {
 		l := memory.New()
-		k := locker.NewKeyed(l, time.Second)
-		assert.NoError(t, locker.Do(t.Context(), locker.Observed(l, &journal{}), "k", time.Second, func(ctx context.Context) error {
+		k := locker.NewKeyed(locker.Observed(l, &journal{}), time.Second)
+		assert.NoError(t, locker.Do(t.Context(), l, "k", time.Second, func(ctx context.Context) error {
 			assert.ErrorIs(t, k.Lock(ctx, "k"), locker.ErrDeadlock)
 			go func() {
 				assert.NoError(t, k.Lock(t.Context(), "k"))
 				assert.NoError(t, k.Unlock(t.Context(), "k"))
 			}()
 			synctest.Wait()
+			ctx, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
 			err := k.Lock(ctx, "k")
 			assert.EqualError(t, err, `locker: lock "k": the context already carries a lease of this lock`)
 			assert.ErrorIs(t, err, locker.ErrDeadlock)
@@ -150,4 +167,59 @@ func TestKeyedErrors(t *testing.T) {
 	silent.onRelease = func(context.Context, string) (bool, error) { return false, errors.New("no answer") }
 	assert.ErrorContains(t, k.Unlock(ctx, "k"), "no answer")
 	assert.Zero(t, locker.KeysOf(k))
+}
+
+// Whatever becomes of the turn of one caller, the next one has its turn when that is over, and not
+// before.
+func TestKeyedTurns(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"an error": func() error { return errBackend },
+		"a panic":  func() error { panic(errBackend) },
+		"an exit":  func() error { runtime.Goexit(); return nil },
+	} {
+		bubble(t, name, func(t *testing.T) {
+			ctx, l := t.Context(), &fake{}
+			k := locker.NewKeyed(l, time.Minute)
+			failing := func(context.Context, string) (bool, error) { time.Sleep(time.Second); return false, fail() }
+			call := func(f func(context.Context, string) error) {
+				go func() {
+					defer func() { _ = recover() }()
+					assert.Error(t, f(ctx, "k"))
+				}()
+				synctest.Wait()
+			}
+			next := func() {
+				start := time.Now()
+				require.NoError(t, k.Lock(ctx, "k"))
+				assert.Equal(t, time.Second, time.Since(start))
+			}
+			l.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+				if n, _, _ := l.counts(); n > 1 {
+					return l.doAcquire(ctx, "k", token, ttl)
+				}
+				return failing(ctx, token)
+			}
+			call(k.Lock)
+			next()
+
+			time.Sleep(10 * time.Second) // until the cleanup of the first Lock has ended
+			synctest.Wait()
+
+			// Only one Unlock counts. This one fails after it has freed the lock.
+			_, _, before := l.counts()
+			l.onRelease = func(ctx context.Context, token string) (bool, error) {
+				_, _ = l.doRelease(ctx, "k", token)
+				return failing(ctx, token)
+			}
+			call(k.Unlock)
+			assert.ErrorIs(t, k.Unlock(ctx, "k"), locker.ErrNotHeld)
+			next()
+			_, _, after := l.counts()
+			assert.Equal(t, 1, after-before)
+
+			l.onRelease = nil
+			assert.NoError(t, k.Unlock(ctx, "k"))
+			assert.Zero(t, locker.KeysOf(k))
+		})
+	}
 }

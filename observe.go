@@ -16,9 +16,9 @@ import (
 // Observe is called by the goroutine that acquires, extends or unlocks, or by one in the
 // background for the keep-alive, a loss or a cleanup. That goroutine waits for it, so a slow
 // Observer slows locks down, and a panic of an Observer is a panic of that goroutine. If it panics
-// on Acquired, the lock is released in the background. Observe may call the methods of a lease.
-// Its ctx has the values of the caller's context, or in the background those of the acquisition's,
-// and may have ended.
+// on Acquired, the lock is released in the background, unless it was resumed. Observe may call the
+// methods of a lease. Its ctx has the values of the caller's context, or in the background those of
+// the acquisition's, and may have ended.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/golockers/locker/internal/owner"
 )
 
-// Option configures an acquisition: [Lock], [TryLock], [Do], [TryDo], [LockAll], [DoAll] or
-// [Resume].
+// Option configures an acquisition: [Lock], [TryLock], [Do], [TryDo], [LockAll], [DoAll], [Resume],
+// [ResumeDo] or one by a [Keyed].
 type Option func(*options)
 
 type options struct {
@@ -54,12 +54,13 @@ func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 // a deadline. Invalid arguments are not retried.
 //
 // Each try has a new token, so WithRetry cannot be combined with [WithToken], and a new place in
-// the queue. WithRetry has no effect on [TryLock], [TryDo] and [Resume].
+// the queue. WithRetry has no effect on [TryLock], [TryDo], [Resume] and [ResumeDo].
 func WithRetry() Option { return func(o *options) { o.retry = true } }
 
 // WithKeepAlive extends the lock in the background, every third of its ttl, until it is unlocked,
-// detached or lost. [Do], [TryDo] and [DoAll] always do this. A failed extension is repeated until
-// the lease's deadline. The keep-alive does not end with the context that acquired the lock.
+// detached or lost. [Do], [TryDo], [DoAll], [ResumeDo] and [Keyed] always do this. A failed
+// extension is repeated until the lease's deadline. The keep-alive does not end with the context
+// that acquired the lock.
 func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 
 // WithMinHold keeps the lock for at least d from when it was acquired. An earlier Unlock does not
@@ -74,7 +75,8 @@ func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 // error. The lock is not released even then, but it ends with its ttl. If d is too long for the
 // backend, the acquisition returns [ErrInvalidTTL]. To find out, it makes one more request if d is
 // longer than ttl; over a Locker that does not pass that request on, such as a cohort's, Unlock
-// returns the error instead. WithMinHold has no effect if d <= 0, and none on [Resume].
+// returns the error instead. WithMinHold has no effect if d <= 0, and none on [Resume] and
+// [ResumeDo].
 func WithMinHold(d time.Duration) Option { return func(o *options) { o.minHold = d } }
 
 // WithMaxHold stops the keep-alive once the lock has been held for d, so that a holder that hangs
