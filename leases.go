@@ -136,6 +136,7 @@ func (ls Leases) unlock(ctx context.Context, unlock func(*Lease, context.Context
 		errs[i] = unlock(lease, ctx)
 		if errs[i] != nil { // each of the others may take as long
 			for i, lease := range ls[:i] {
+				errs[i] = wrap("unlock", lease.Key(), errNoReturn)
 				rest.Go(func() { errs[i] = unlock(lease, ctx) })
 			}
 			break
@@ -186,6 +187,7 @@ func (ls Leases) release(ctx context.Context) (rest Leases) {
 	for i, lease := range slices.Backward(ls) {
 		if failed[i] = !lease.release(ctx); failed[i] {
 			for i, lease := range ls[:i] {
+				failed[i] = true // unless release returns
 				others.Go(func() { failed[i] = !lease.release(ctx) })
 			}
 			break

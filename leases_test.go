@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -343,6 +344,45 @@ func TestDoAll(t *testing.T) {
 }
 
 func TestLeasesUnlock(t *testing.T) {
+	bubble(t, "a Release that does not return", func(t *testing.T) {
+		f := &fake{}
+		leases, err := locker.LockAll(t.Context(), f, []string{"a", "b"}, time.Minute)
+		require.NoError(t, err)
+		f.onRelease = func(_ context.Context, token string) (bool, error) {
+			if token == leases[0].Token() {
+				runtime.Goexit()
+			}
+			return false, errBackend
+		}
+		err = leases.Unlock(t.Context())
+		assert.ErrorIs(t, err, errBackend)
+		assert.ErrorContains(t, err, `locker: unlock "a": the Locker panicked or called runtime.Goexit`)
+	})
+	bubble(t, "a cleanup whose Release does not return", func(t *testing.T) {
+		f := &fake{}
+		f.onAcquire = func(ctx context.Context, token string, ttl time.Duration) (bool, error) {
+			n, _, _ := f.counts()
+			if n > 2 {
+				return false, errBackend
+			}
+			return f.doAcquire(ctx, string("ab"[n-1]), token, ttl)
+		}
+		f.onRelease = func(ctx context.Context, token string) (bool, error) {
+			switch _, _, n := f.counts(); {
+			case token != f.acquire[0]:
+				return false, errBackend
+			case n < 5:
+				runtime.Goexit()
+			}
+			return f.doRelease(ctx, "a", token)
+		}
+		_, err := locker.LockAll(t.Context(), f, []string{"a", "b", "c"}, time.Minute)
+		assert.ErrorIs(t, err, errBackend)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.True(t, f.isFree("a"))
+		assert.False(t, f.isFree("b"))
+	})
 	bubble(t, "tries all, and takes no longer than two", func(t *testing.T) {
 		l := &perKey{Locker: memory.New()}
 		keys := []string{"a", "b", "c", "d", "e", "f"}
