@@ -58,6 +58,16 @@ func (l *perKey) Release(ctx context.Context, key, token string) (bool, error) {
 	return l.Locker.Release(ctx, key, token)
 }
 
+// onlyA is a fake whose locks are held by another token, except for that of a.
+type onlyA struct{ fake }
+
+func (l *onlyA) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if key != "a" {
+		return false, ctx.Err()
+	}
+	return l.fake.Acquire(ctx, key, token, ttl)
+}
+
 // free reports which of keys are free.
 func free(t *testing.T, l locker.Locker, keys ...string) []string {
 	t.Helper()
@@ -180,6 +190,34 @@ func TestLockAll(t *testing.T) {
 			assert.Equal(t, []string{"a"}, free(t, l, "a", "b"))
 			time.Sleep(2 * time.Minute)
 		}
+	})
+	bubble(t, "a pause before it starts again", func(t *testing.T) {
+		l := &onlyA{}
+		l.extendBy(func(context.Context, string, time.Duration) (bool, error) { return false, nil })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := locker.LockAll(ctx, l, []string{"a", "b"}, 3*time.Millisecond, locker.WithRetry())
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		tries, _, _ := l.counts()
+		assert.Greater(t, tries, 5)
+		assert.Less(t, tries, 30)
+	})
+	bubble(t, "what cannot be cleaned up ends with its ttl", func(t *testing.T) {
+		l := &onlyA{}
+		l.onRelease = func(context.Context, string) (bool, error) { return false, errBackend }
+		l.onAcquire = func(context.Context, string, time.Duration) (bool, error) { return false, errBackend }
+		for range 256 {
+			_, err := locker.TryLock(t.Context(), l, "a", time.Minute)
+			assert.ErrorIs(t, err, errBackend)
+		}
+		l.onAcquire = nil
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := locker.LockAll(ctx, l, []string{"a", "b"}, time.Second)
+		assert.ErrorIs(t, err, locker.ErrHeld)
+		assert.False(t, l.isFree("a"))
+		time.Sleep(time.Second)
+		assert.True(t, l.isFree("a"))
 	})
 	bubble(t, "a release that fails is repeated", func(t *testing.T) {
 		l := &fake{}
