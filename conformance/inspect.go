@@ -223,21 +223,29 @@ func checkInspectQueue(e *harness.Env) {
 	e.A.ShowsFree(key, "all have released it")
 }
 
-// waiting inspects the lock that held took until it reports n waiters, and never more than before,
+// waiting inspects the lock that held took until it reports n waiters, and never more than three,
 // or that their number is not known.
 func waiting(c *harness.Client, held harness.Call, n int, why string) {
-	e, begun := c.Env, time.Now()
+	reports(held, n, why, func() (harness.Call, locker.Info) {
+		r := c.Inspected(c.Quietly("Inspect", held.Key, "", 0), "the backend works")
+		return r, r.Info
+	})
+}
+
+// reports is waiting with another way to look at the lock.
+func reports(held harness.Call, n int, why string, look func() (harness.Call, locker.Info)) {
+	e, begun := held.Client.Env, time.Now()
 	for final := false; ; {
-		r := c.Quietly("Inspect", held.Key, "", 0)
-		e.Agrees(c.Inspected(r, "the backend works"), r.Info, held, why)
-		if r.Info.Waiters == n || r.Info.Waiters == -1 {
+		r, info := look()
+		e.Agrees(r, info, held, why)
+		if info.Waiters == n || info.Waiters == -1 {
 			e.Show(r)
 			return
 		}
-		if final || r.Info.Waiters < -1 || r.Info.Waiters > 3 {
+		if final || info.Waiters < -1 || info.Waiters > 3 {
 			e.Show(r)
-			e.FailLate(e.Check.Causes, held.Key, fmt.Sprintf("%s.Inspect reports %s, or -1 if the number is not known: %s", c.Name,
-				harness.Plural(n, "waiter"), why), fmt.Sprintf("it reports %d", r.Info.Waiters))
+			e.FailLate(e.Check.Causes, held.Key, fmt.Sprintf("%s.%s reports %s, or -1 if the number is not known: %s", r.Client.Name,
+				r.Op, harness.Plural(n, "waiter"), why), fmt.Sprintf("it reports %d", info.Waiters))
 		}
 		final = time.Since(begun) > e.Patience()
 		e.Sleep(5 * time.Millisecond)

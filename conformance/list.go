@@ -35,6 +35,12 @@ func listChecks() []harness.Check {
 		Causes: "pages by offset, which shift when locks come and go: continue after the last key; a key that is met twice.",
 		Run:    checkListConcurrent,
 	}, {
+		Name:   "list/queue",
+		Rules:  []string{l1Held, q6Queued},
+		Needs:  harness.NeedsWait,
+		Causes: "the waiters left out of the Info, which then reports none. If their number is not known, it is -1.",
+		Run:    checkListQueue,
+	}, {
 		Name:   "list/break",
 		Rules:  []string{l2Once, c14NothingLeft},
 		Causes: "an iterator that ignores what yield returns, or that holds a lock or a connection of its own meanwhile.",
@@ -224,6 +230,35 @@ func checkListConcurrent(e *harness.Env) {
 	e.GoOn()
 	exactly(e.A, base, held)
 	releasesAll(e, held)
+}
+
+// checkListQueue lists a lock with two waiters, which then leave.
+func checkListQueue(e *harness.Env) {
+	key := e.Key()
+	held := e.A.Takes(key, e.Token(), harness.Long, "the key is fresh")
+	ctx, leave := context.WithCancel(e.Ctx)
+	defer leave()
+	b, c := e.B.Waits(ctx, key, e.Token(), harness.Long), e.C.Waits(ctx, key, e.Token(), harness.Long)
+	list := func() (harness.Call, locker.Info) {
+		r, all := listed(e.A.Must(e.A.Quietly("List", key, "", 0), true, "the backend works"))
+		info, ok := all[key]
+		if !ok {
+			e.Show(r)
+			e.FailAbout(key, fmt.Sprintf("A.List(%s) yields it: it is held", e.Short(key)), "it does not")
+		}
+		if len(all) > 1 {
+			e.Show(r)
+			e.FailAbout(key, fmt.Sprintf("A.List(%s) yields one lock", e.Short(key)), fmt.Sprintf("it yields %d", len(all)))
+		}
+		return r, info
+	}
+	reports(held, 2, "B and C wait", list)
+	leave()
+	for _, left := range []<-chan harness.Call{b, c} {
+		e.Ended(ctx, e.Outcome(left, time.Now(), "its context was canceled"), "it was canceled")
+	}
+	reports(held, 0, "both waiters have left", list)
+	e.A.Releases(key, held.Token, "A holds it")
 }
 
 // checkListBreak leaves the iteration early, and uses the Locker in its body.

@@ -228,6 +228,17 @@ func listMutants() []Mutant {
 				}
 			})
 		}, "list/prefix", "list/many", "list/break"),
+		mutant("list: no waiters in the Info", func(f *Fake) {
+			list := f.OnList
+			f.lists(func(ctx context.Context, prefix string, yield func(locker.Info, error) bool) {
+				for info, err := range list(ctx, prefix) {
+					info.Waiters = 0
+					if !yield(info, err) {
+						return
+					}
+				}
+			})
+		}, "list/queue"),
 	}
 }
 
