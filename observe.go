@@ -88,9 +88,9 @@ const (
 	Detached
 
 	// CleanedUp means that an attempt of unknown outcome had taken the lock after all, and that it
-	// was released in the background. It follows Failed; or Refused, if an earlier attempt was
-	// refused; or Acquired, if [WithRetry] made another attempt. A cleanup that finds nothing is not
-	// reported.
+	// was released in the background. It belongs to Failed; or to Refused, if an earlier attempt was
+	// refused; or to Acquired, if [WithRetry] made another attempt. It may be reported first. A
+	// cleanup that finds nothing is not reported.
 	CleanedUp
 )
 
