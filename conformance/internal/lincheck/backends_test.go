@@ -78,6 +78,16 @@ var backends = map[string]backend{
 		},
 		ttls: []time.Duration{time.Second, time.Hour}, pause: 500 * time.Millisecond,
 	},
+	"postgres": {
+		server: postgresServer, open: openPostgres,
+		ttls: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, time.Hour}, pause: 40 * time.Millisecond,
+		waits: true, fences: true,
+	},
+	"etcd": {
+		server: func(tb testing.TB) string { return testserver.Etcd(tb).Addr }, open: openEtcd,
+		ttls: []time.Duration{time.Second, time.Hour}, pause: 500 * time.Millisecond,
+		waits: true, fences: true,
+	},
 }
 
 type open func(tb testing.TB, addr string) locker.Locker
