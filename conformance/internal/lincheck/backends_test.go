@@ -39,6 +39,7 @@ type backend struct {
 	waits  bool
 	fences bool
 	twice  bool // see Leniency
+	undoes bool // see Leniency
 
 	lingers bool // the cohorts let locks linger, and there are no faults
 }
@@ -86,7 +87,7 @@ var backends = map[string]backend{
 	"etcd": {
 		server: func(tb testing.TB) string { return testserver.Etcd(tb).Addr }, open: openEtcd,
 		ttls: []time.Duration{time.Second, time.Hour}, pause: 500 * time.Millisecond,
-		waits: true, fences: true,
+		waits: true, fences: true, undoes: true,
 	},
 }
 
@@ -206,7 +207,7 @@ func (b backend) prove(t *testing.T, withCohort bool) {
 	plan := Plan{
 		Lockers: lockers, Ops: 5, TTLs: b.ttls, Pause: b.pause, Timeout: time.Second, Fences: b.fences && canFence,
 	}
-	but := Leniency{Late: withCohort, Twice: withCohort || b.twice}
+	but := Leniency{Late: withCohort, Twice: withCohort || b.twice, Undoes: b.undoes}
 	ctx, cancel := context.WithTimeout(t.Context(), proveFor(t))
 	defer cancel()
 	var faults sync.WaitGroup

@@ -120,6 +120,10 @@ type Leniency struct {
 	// Twice means that an Acquire may begin again after it took the lock, as when it came too late to
 	// be of use. In between, its token may be released or refused by others.
 	Twice bool
+
+	// Undoes means that an Acquire of unknown outcome may be undone, whenever that succeeds. Only
+	// what it did itself is: a lock that the token has taken again stays.
+	Undoes bool
 }
 
 // Check reports whether a history of one key is linearizable. A ttl that ends within the history
@@ -180,6 +184,8 @@ func operations(history []Op, but Leniency) (list []porcupine.Operation) {
 		case op.TTL == 0 || op.Outcome == No:
 		case op.Until > 0:
 			expires(id, op.Until)
+		case but.Undoes && op.Kind == Acquire && op.Outcome == Unknown:
+			expires(id, op.Call)
 		default:
 			expires(id, op.Call+op.TTL)
 		}
