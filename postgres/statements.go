@@ -23,8 +23,8 @@ type statements struct {
 const (
 	// acquire writes nothing while another token holds the lock: without the first condition, an
 	// attempt would lock the row, which is a write that the holder has to wait for. The expiry
-	// counts from after a wait for the row. If there is a queue, none of its waiters is alive; the
-	// next release drops them.
+	// counts from after a wait for the row. If there is a queue then, none of its waiters is alive,
+	// or they hang; the next release passes them over, or hands them the lock for their ttl.
 	acquireSQL = `
 INSERT INTO {table} AS l (key, token, expires)
 SELECT $1::bytea, $2::bytea, clock_timestamp() + $3::interval
@@ -33,7 +33,8 @@ WHERE NOT EXISTS (
 	WHERE h.key = $1 AND h.token NOT IN ('', $2) AND h.expires > clock_timestamp())
 ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3
 WHERE CASE WHEN l.token <> '' AND l.expires > clock_timestamp() THEN l.token = $2
-	ELSE l.queue_token IS NULL OR NOT EXISTS (SELECT FROM {queue} WHERE q.token <> $2 AND {is alive}) END
+	ELSE l.queue_token IS NULL OR {is overdue}
+		OR NOT EXISTS (SELECT FROM {queue} WHERE q.token <> $2 AND {is alive}) END
 RETURNING {commit}`
 
 	extendSQL = `
@@ -175,11 +176,11 @@ var parts = []string{
 
 	// The state of a lock for a token: its place in the queue and the number of waiters before that,
 	// whether it holds the lock, and whether it is its turn, since the lock is free and no waiter
-	// before it is alive.
+	// before it is alive, or they hang.
 	"{state}", `(
 		SELECT p.pos, coalesce(p.pos - 1, cardinality(l.queue_token), 0) AS before,
 			l.token = $2 AND l.expires > clock_timestamp() AS own,
-			(l.token = '' OR l.expires <= clock_timestamp()) AND (l.queue_token IS NULL OR NOT EXISTS (
+			(l.token = '' OR l.expires <= clock_timestamp()) AND (l.queue_token IS NULL OR {is overdue} OR NOT EXISTS (
 				SELECT FROM {queue} WHERE (p.pos IS NULL OR q.i < p.pos) AND {is alive})) AS turn
 		FROM (SELECT array_position(l.queue_token, $2) AS pos) AS p)`,
 	"{queue}", `unnest(l.queue_token, l.queue_pid, l.queue_start) WITH ORDINALITY AS q (token, pid, start, i)`,
@@ -188,6 +189,10 @@ var parts = []string{
 	// statement, so one that has connected since need not be in it. Another user's has no start.
 	"{is alive}", `(q.start > statement_timestamp() - interval '100 ms' OR EXISTS (
 		SELECT FROM pg_stat_get_activity(q.pid) AS a WHERE a.backend_start = q.start OR a.backend_start IS NULL))`,
+	// A waiter looks every five seconds, and the server may take as long to answer it. If the lock
+	// has been free for longer than both, the waiters hang although their connections do not end:
+	// a process was stopped, or a machine vanished.
+	"{is overdue}", `l.expires <= clock_timestamp() - interval '10 s'`,
 	"{backend}", `(
 		SELECT a.pid, a.backend_start AS start FROM pg_stat_get_activity(pg_backend_pid()) AS a WHERE $4::int IS NULL
 		UNION ALL SELECT $4::int, $5::timestamptz WHERE $4 IS NOT NULL)`,

@@ -74,7 +74,7 @@ func (w *waiter) read() (left time.Duration, look bool) {
 // A waiter whose process has gone is passed over. The server knows that it has gone when the
 // process's connection has ended. If a machine vanishes and its connection does not end, its
 // waiters may be handed the lock, for their ttl, until the server's TCP keepalives notice (two
-// hours by default).
+// hours by default). A lock that has expired is not left for such waiters for more than ten seconds.
 //
 // Joining takes one request, like taking a free lock. Confirming a grant takes another. Waiters are
 // notified on the connection that [Locker.Watch] describes. If it fails, they look up to twenty
