@@ -129,10 +129,12 @@ WHERE l.key = $1 AND $2 = ANY (l.queue_token)
 RETURNING {hasty}, {tell head}`
 
 	// mark makes releases tell the watchers, until a moment. Locks are taken in the order of the
-	// keys, so that two such statements do not wait for each other.
+	// keys, so that two such statements do not wait for each other. A key may be given twice, if a
+	// watcher came back before its mark was made.
 	markSQL = `
 INSERT INTO {table} AS l (key, token, expires, watched)
-SELECT k, '', clock_timestamp(), clock_timestamp() + $2::interval FROM unnest($1::bytea[]) AS k ORDER BY k
+SELECT k, '', clock_timestamp(), clock_timestamp() + $2::interval
+FROM (SELECT DISTINCT unnest($1::bytea[]) AS k) AS u ORDER BY k
 ON CONFLICT (key) DO UPDATE SET watched = excluded.watched
 RETURNING {hasty}`
 
