@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -26,6 +27,13 @@ func codeOf(err error) string {
 		return refused.Code
 	}
 	return ""
+}
+
+// isRefused reports whether err is the server's answer to a statement. An error that ends the session
+// is none: an administrator or a shutdown did that, perhaps after the statement took effect.
+func isRefused(err error) bool {
+	code := codeOf(err)
+	return code != "" && !strings.HasPrefix(code, "57P")
 }
 
 // isUnserializable reports whether a statement did nothing because the row changed under it. That

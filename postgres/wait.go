@@ -208,7 +208,7 @@ func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
 			*joins = false
 			return p, nil
 		}
-		if codeOf(err) != "" || errors.Is(err, os.ErrDeadlineExceeded) || rest > 5*time.Millisecond<<(2*maxRetries) ||
+		if isRefused(err) || errors.Is(err, os.ErrDeadlineExceeded) || rest > 5*time.Millisecond<<(2*maxRetries) ||
 			!sleep(ctx, rest) {
 			return p, err
 		}
@@ -269,7 +269,7 @@ func (w *waiter) join(ctx context.Context) (place, error) {
 			p.left = fromMicroseconds(us)
 			return err
 		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start)
-		if err != nil && codeOf(err) == "" {
+		if err != nil && !isRefused(err) {
 			w.unsure = true
 		}
 		return p, err
