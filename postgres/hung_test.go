@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,4 +49,85 @@ func TestHolderVanishesAndTheFirstHangs(t *testing.T) {
 			t.Fatalf("%s: the lock is free and left to a waiter that does not take it", name)
 		}
 	}
+}
+
+// While a ghost is made to leave the queue, its owner takes the lock.
+func TestTokenOfAGhostIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	l, admin := New(newPool(t, s.Addr)), newPool(t, s.Addr)
+	acquire(t, l, "k", "a", time.Hour)
+	_, err := admin.Exec(t.Context(), `UPDATE locker_locks SET token = '', queue_token = '{t}', queue_ttl = '{1 hour}',
+		queue_pid = '{1}', queue_start = '{2000-01-01}'`)
+	require.NoError(t, err)
+	end := hold(t, admin, "k")
+	blocked := func() (n int) {
+		require.NoError(t, admin.QueryRow(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&n))
+		return n
+	}
+	l.ghosts.add(ghost{"k", "t"})
+	l.ghosts.granted(nameOf("k", "t"))
+	require.Eventually(t, func() bool { return blocked() == 1 }, long, time.Millisecond)
+	acquired := make(chan error, 1)
+	go func() {
+		ok, err := l.Acquire(t.Context(), "k", "t", time.Hour)
+		if err == nil && !ok {
+			err = locker.ErrHeld
+		}
+		acquired <- err
+	}()
+	// It must wait for the ghost, so it does not come to the server now.
+	for range 100 {
+		if blocked() > 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	end()
+	require.NoError(t, <-acquired)
+	require.Eventually(t, func() bool {
+		l.ghosts.mu.Lock()
+		defer l.ghosts.mu.Unlock()
+		return l.ghosts.workers == 0
+	}, long, time.Millisecond)
+	info, err := l.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, "t", info.Token, "the ghost has released what its owner took")
+}
+
+// An administrator, or idle_session_timeout, ends the connections while a client waits.
+func TestWaitOverKilledBackends(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr, "pool_max_conns", "1"))
+	acquire(t, a, "k", "a", time.Hour)
+	done := waits(t.Context(), t, b, "k", "b", time.Hour)
+	listens := b.listens()
+	_, err := a.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // it has asked for a place in the name of the new one
+		var listed bool
+		err := a.pool.QueryRow(t.Context(), "SELECT queue_pid[1] = $1 FROM locker_locks", b.listens()).Scan(&listed)
+		return err == nil && listed && b.listens() != listens || len(done) > 0
+	}, long, time.Millisecond)
+	require.Eventually(t, func() bool { // its own pool's may be killed as well
+		ok, err := a.Release(t.Context(), "k", "a")
+		return err == nil && ok
+	}, long, time.Millisecond)
+	served(t, done)
+}
+
+// A watcher may come back before the connection has marked its key.
+func TestKeyIsMarkedTwice(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	l := New(newPool(t, s.Addr))
+	changed, err := call(t.Context(), l, "", func(r *request) (int64, error) {
+		return r.exec(l.sql.mark, [][]byte{[]byte("k"), []byte("other"), []byte("k")},
+			pgtype.Interval{Microseconds: markFor.Microseconds(), Valid: true})
+	})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, changed)
 }

@@ -141,11 +141,17 @@ func (g *ghosts) work() {
 		if !ok {
 			continue
 		}
+		// It is still a ghost here, so later calls of its owner wait for this.
+		over := make(chan struct{})
+		g.l.calls.Go(who.token, func() {
+			defer close(over)
+			ctx, cancel := context.WithTimeout(context.Background(), leaveFor)
+			defer cancel()
+			for rest := leaveRest; g.l.leave(ctx, who.key, who.token) != nil && sleep(ctx, rest); rest *= 4 {
+			}
+		})
 		g.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), leaveFor)
-		for rest := leaveRest; g.l.leave(ctx, who.key, who.token) != nil && sleep(ctx, rest); rest *= 4 {
-		}
-		cancel()
+		<-over
 		g.mu.Lock()
 	}
 	g.workers--
