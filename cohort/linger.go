@@ -54,6 +54,7 @@ func (l *lingers) remove(t *tenure) {
 // parting is a lock that has lingered and is being given up. Attempts of this process wait for its
 // end: until then they would be refused by a token that no caller uses.
 type parting struct {
+	token   string
 	done    chan struct{}     // closed at its end
 	answers []func(free bool) // to the demands that came meanwhile
 }
@@ -189,7 +190,7 @@ func (l *Locker) partLater(t *tenure) {
 // startParting ends the lingering of t: from now on no caller of this process gets its lock.
 func (r *record) startParting(t *tenure) {
 	r.shard.lingers.remove(t)
-	r.parting = &parting{done: make(chan struct{})}
+	r.parting = &parting{token: t.token, done: make(chan struct{})}
 }
 
 func (l *Locker) partLocked(ctx context.Context, t *tenure) (err error) {

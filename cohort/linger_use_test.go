@@ -2,6 +2,7 @@ package cohort_test
 
 import (
 	"context"
+	"iter"
 	"strings"
 	"sync"
 	"testing"
@@ -37,6 +38,43 @@ func TestLingerInspect(t *testing.T) {
 		_, err = locker.Break(t.Context(), other, "k")
 		require.NoError(t, err)
 		assert.Empty(t, held(t, m))
+		require.NoError(t, l.Close())
+	})
+}
+
+// tardy inspects, and then lets time pass before it answers.
+type tardy struct {
+	*memory.Locker
+	pause time.Duration
+}
+
+func (l tardy) Inspect(ctx context.Context, key string) (locker.Info, error) {
+	info, err := l.Locker.Inspect(ctx, key)
+	time.Sleep(l.pause)
+	return info, err
+}
+
+func (l tardy) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		for info, err := range l.Locker.List(ctx, prefix) {
+			time.Sleep(l.pause)
+			if !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+// A lock that is given up while the process that kept it inspects it was free to it all the time.
+func TestLingerInspectDuringGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := lingering(tardy{memory.New(), time.Second})
+		use(t, l, time.Minute)
+		assert.Equal(t, locker.Info{Key: "k"}, inspect(t, l))
+		use(t, l, time.Minute)
+		for info, err := range l.List(t.Context(), "") {
+			assert.Fail(t, "not free", "%v, %v", info, err)
+		}
 		require.NoError(t, l.Close())
 	})
 }
