@@ -223,8 +223,9 @@ func (s *shard) awaitPartingLocked(ctx context.Context, p *parting) error {
 }
 
 // Close gives up the locks that linger: see [WithLinger]. It takes up to five seconds. If the backend
-// has not confirmed a release by then, the error wraps its reason, and the lock ends with its ttl.
-// Locks that callers hold are not affected. The Locker works on without lingering, and may be
+// has not confirmed a release by then, the error wraps its reason, and the lock ends with its ttl. A
+// release that failed before Close was called, and is repeated in the background, is not an error of
+// Close. Locks that callers hold are not affected. The Locker works on without lingering, and may be
 // closed more than once.
 func (l *Locker) Close() error {
 	if l == nil || l.linger == 0 {

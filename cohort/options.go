@@ -40,17 +40,18 @@ func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenu
 // Another process that wants a lock that lingers gets it at once: Lock waits for one release, and
 // TryLock for the answer of the process that keeps it, which takes less than a millisecond, and two
 // seconds if that process is stopped. It is refused only if the lock is in use. A lock that
-// another process wants does not linger, and its tenure ends in time. If no process wants it, a tenure
-// lasts for up to 20 times the longer of d and MaxTenure.
+// another process wants does not linger, and its tenure ends in time. If no process is known to
+// want it, a tenure lasts for up to 20 times the longer of d and MaxTenure. Clients that do not
+// report that they want a lock, such as hand-written ones, may have to wait for that long.
 //
 // This needs a backend that reports who wants a lock: memory, and redisv9 and rueidis on a single
-// server, Sentinel or Cluster. WithLinger has no effect over others, over a Locker that wraps one of these
-// (except for [locker.Observed]), and while a server cannot be subscribed to.
+// server, Sentinel or Cluster. WithLinger has no effect over others, over a Locker that wraps one
+// of these (except for [locker.Observed]), and while a server cannot be subscribed to.
 //
-// A lock that lingers is not extended, so it lingers no longer than its ttl. One that is taken again is
-// held for up to d longer than the caller's ttl. Releasing a lock that lingers makes no request. So it
-// does not notice that the lock was broken or lost, wakes no watcher for up to d, and the next callers of
-// this process may get such a lock for up to d.
+// A lock that lingers is not extended, so it lingers no longer than its ttl. One that is taken
+// again is held for up to d longer than the caller's ttl. Releasing a lock that lingers makes no
+// request. So it does not notice that the lock was broken or lost, wakes no watcher for up to d, and
+// the next callers of this process may get such a lock for up to d.
 func WithLinger(d time.Duration) Option { return func(o *options) { o.linger = max(d, 0) } }
 
 // WithOwner makes the private tokens begin with label and a slash, so that they show which

@@ -52,7 +52,8 @@ type Listener interface {
 
 // Mark returns the mark of a token, or "" if it has none. A token with a mark ends in
 // "~@<mark>~<letters and digits>". Tokens are arbitrary, so others may look like that: asking for
-// their locks is useless and does no harm. The Redis scripts apply the same test.
+// their locks is useless, and may take as long as an owner that does not answer. The Redis scripts
+// apply the same test.
 func Mark(token string) string {
 	last := strings.LastIndexByte(token, '~')
 	if last < 0 || !isWord(token[last+1:]) {
