@@ -14,8 +14,7 @@ import (
 // caller's own goroutine.
 func (l *Locker) driveInline(ctx context.Context, r *record, token string, ttl time.Duration) (
 	deadline time.Time, err error) {
-	t := l.newTenure(ctx, r, token)
-	t.holder = token
+	t := &tenure{record: r, token: l.privateToken(token), holder: token, values: ctx}
 	err = errNoReturn // unless the backend returns
 	defer func() {
 		r.shard.mu.Lock()
@@ -48,7 +47,7 @@ func (r *record) drive() {
 func (l *Locker) driveQueue(ctx context.Context, r *record, w *waiter) {
 	var deadline time.Time
 	ttl, err := addCapped(w.ttl, l.maxTenure), errNoReturn
-	t := l.newTenure(ctx, r, w.token)
+	t := &tenure{record: r, token: l.privateToken(w.token), values: ctx}
 	defer func() {
 		r.shard.mu.Lock()
 		defer r.shard.mu.Unlock()

@@ -35,16 +35,10 @@ type tenure struct {
 	timer *time.Timer // of a holder, to notice its end; of a doubt, to forget it
 	rings time.Time   // when the timer does, which may be too early, never too late
 
-	ear       *ear // the token has its mark, or nil
-	lingering bool // it has no holder, and expires is when it has lingered for long enough
-	resumed   bool // it has lingered, and was taken again: it may linger again
-
 	claimed   bool          // it is in record.claims
 	releasing bool          // its release had no answer, and may yet arrive
 	doubt     *list.Element // in shard.doubts: a request had no answer
 	next      *tenure       // in record.claims
-
-	older, newer *tenure // in shard.lingers
 }
 
 func (t *tenure) heldBy(token string, now time.Time) bool {
@@ -92,8 +86,8 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 		return false, errShortened
 	}
 	held, start, asked := r.tenure == t, time.Now(), ttl
-	if held {
-		asked = addCapped(ttl, l.extra(t, start))
+	if held && r.first != nil {
+		asked = addCapped(ttl, max(l.maxTenure-start.Sub(t.began), 0))
 	}
 	err = errNoReturn
 	defer func() {
@@ -106,19 +100,6 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 		ok, err = l.sendLocked(ctx, t, take, asked)
 	}
 	return ok, err
-}
-
-// extra is how much longer than for its holder the lock of a tenure is extended, for those who may
-// come after the holder.
-func (l *Locker) extra(t *tenure, now time.Time) (d time.Duration) {
-	queued := t.record.first != nil
-	if queued {
-		d = max(l.maxTenure-now.Sub(t.began), 0)
-	}
-	if t.resumed || queued && l.canLinger(t, now) {
-		d = max(d, l.linger)
-	}
-	return d
 }
 
 // sendLocked makes one request for ttl, and updates what is known about the backend.
@@ -223,8 +204,8 @@ func (t *tenure) begin(until time.Time, ttl time.Duration) {
 }
 
 // handoffLocked passes the lock of r.tenure to the first in the queue. If the tenure's time is up
-// or the queue is empty, it lets the lock linger or gives it up on the backend. The result is that of
-// a Release by from, the token that had the lock. It releases the shard's mutex during a request.
+// or the queue is empty, it gives the lock up on the backend. The result is that of a Release by
+// from, the token that had the lock. It releases the shard's mutex during a request.
 func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now time.Time) (
 	released bool, err error) {
 	r, fresh := t.record, t.fresh
@@ -232,9 +213,6 @@ func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now 
 	for {
 		w := r.first
 		switch {
-		case w == nil && from != "" && l.canLinger(t, now):
-			l.keep(t, now)
-			return true, nil
 		case w == nil || !l.mayHandOn(t, now):
 			return l.giveUpLocked(ctx, t, from)
 		case t.until.Sub(now) >= w.ttl || w.ttl <= fresh:
@@ -263,7 +241,8 @@ func (l *Locker) prolongLocked(ctx context.Context, t *tenure, ttl time.Duration
 	r, returned := t.record, false
 	defer func() {
 		if !returned && r.tenure == t {
-			r.dropTenure()
+			t.stopTimer()
+			r.tenure = nil
 			l.cleanUp(t)
 			r.settle()
 		}
@@ -283,8 +262,7 @@ func (l *Locker) passOnLocked(t *tenure) {
 // mayHandOn reports whether the tenure allows another holder, and no request under way can
 // shorten its lock.
 func (l *Locker) mayHandOn(t *tenure, now time.Time) bool {
-	return t.handoffs < l.maxHandoffs &&
-		(t.handoffs < 0 || now.Sub(t.began) < l.maxTenure || l.canLinger(t, now)) &&
+	return t.handoffs < l.maxHandoffs && (t.handoffs < 0 || now.Sub(t.began) < l.maxTenure) &&
 		now.Before(t.until) && !t.requesting && t.unsure == 0 && !t.releasing
 }
 
@@ -292,8 +270,8 @@ func (l *Locker) mayHandOn(t *tenure, now time.Time) bool {
 // releases the shard's mutex during the request.
 func (l *Locker) giveUpLocked(ctx context.Context, t *tenure, from string) (released bool, err error) {
 	r, s := t.record, t.record.shard
-	r.dropTenure()
-	r.wanted = false // a demand that comes from now on may be for the next tenure
+	r.tenure = nil
+	t.stopTimer()
 	r.givingUp++
 	if from != "" { // further operations with this token wait for the answer
 		t.holder, t.releasing, t.requesting = from, true, true
@@ -355,7 +333,7 @@ func (l *Locker) holderExpired(t *tenure) {
 	t.stopTimer()
 	now := time.Now()
 	switch {
-	case t.holder == "": // it is being handed on, or lingers
+	case t.holder == "": // it is being handed on
 	case now.Before(t.expires):
 		l.watch(t, now)
 	case r.expire(now):

@@ -19,7 +19,6 @@ func checks() []harness.Check {
 		watchChecks(),
 		waitChecks(),
 		fenceChecks(),
-		demandChecks(),
 		inspectChecks(),
 		listChecks(),
 		faultChecks(),

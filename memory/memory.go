@@ -40,44 +40,25 @@ var (
 type Locker struct {
 	shards [shardCount]shard
 	swept  atomic.Uint32 // counts sweeps; the shard that is next is this modulo shardCount
-	owners owners
-	fence  atomic.Int64 // the last fencing number, for all keys
+	fence  atomic.Int64  // the last fencing number, for all keys
 }
 
 // New returns a Locker that holds no locks.
 func New() *Locker { return new(Locker) }
 
 // Acquire takes the lock of key for token, for ttl, if it is free. It reports false if another
-// token holds it; a cohort that only keeps it for its next caller is asked to give it up. A lock
-// that others wait for passes to the next in the queue at once, so Acquire never overtakes a
-// queue. When token holds the lock already, Acquire is Extend.
+// token holds it. A lock that others wait for passes to the next in the queue at once, so Acquire
+// never overtakes a queue. When token holds the lock already, Acquire is Extend.
 //
 // An error means that nothing happened: ctx was done, or ttl is not positive.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(ctx, ttl); err != nil {
 		return false, err
 	}
-	for range maxAsked {
-		holder := l.take(key, token, ttl)
-		if holder == "" {
-			return true, nil
-		}
-		if free, err := l.owners.ask(ctx, key, holder); !free {
-			return false, err
-		}
-	}
-	return l.take(key, token, ttl) == "", nil
-}
-
-// take returns the token that holds the lock instead, or "" if the lock was taken.
-func (l *Locker) take(key, token string, ttl time.Duration) (holder string) {
 	s := l.lock(key)
 	defer l.unlock(s)
-	e, ok := s.take(key, token, ttl, clock())
-	if ok {
-		return ""
-	}
-	return e.token
+	_, ok := s.take(key, token, ttl, clock())
+	return ok, nil
 }
 
 // Extend sets the remaining time of the lock of key to ttl, longer or shorter than before, if token
@@ -158,9 +139,8 @@ func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *wait
 	if ok {
 		return s, nil, t.Add(e.expires - now)
 	}
-	w := &waiter{token: token, ttl: ttl, owners: &l.owners, granted: make(chan struct{})}
+	w := &waiter{token: token, ttl: ttl, granted: make(chan struct{})}
 	s.join(e, w, now)
-	l.owners.tell(key, e.token)
 	return s, w, time.Time{}
 }
 

@@ -8,9 +8,8 @@
 // "locker:k"; its value is the holder's token, and its expiry is the lock's. The names of all other
 // keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
 // lock, which outlives the lock by a minute when its waiters are gone; "!fence:locker:" is the
-// counter of fencing numbers, which has no expiry. A lock's channel has the name of its key. Each
-// Locker that waits, or that keeps locks for package cohort or asks for such locks, has a channel
-// named "!wait:locker:" and a random string.
+// counter of fencing numbers, which has no expiry. A lock's channel has the name of its key, and
+// each Locker that waits has a channel named "!wait:locker:" and a random string.
 //
 // # Limited users
 //
@@ -64,7 +63,6 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/demand"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
@@ -214,25 +212,18 @@ var (
 // Locker. When token holds the lock already, ttl replaces the remaining time. Acquire then returns
 // an error for a request that was sent again, as Extend does, and so it does beside a queue and
 // before Redis 7.
-//
-// When the holder is a process that may only keep the lock ([cohort.WithLinger]), Acquire asks it for
-// the lock, in one more request, and waits for its answer. The answer takes a round trip or two; after
-// two seconds, or 16 round trips, Acquire is refused without it. The first time it subscribes to a
-// channel for answers, which is kept for ten seconds.
-//
-// [cohort.WithLinger]: https://pkg.go.dev/github.com/golockers/locker/cohort#WithLinger
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	keys := l.names.Keys(key)
-	return l.waiters.Acquire(ctx, keys, token, func(s *redislock.Sending) (redislock.Attempt, error) {
+	s := redislock.NewSending(ctx, token)
+	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
 		ms, err := redislock.Milliseconds(ttl)
 		if err != nil {
-			return redislock.Attempt{}, err
+			return false, err
 		}
-		return l.acquire(s, keys, ms)
+		return l.acquire(s, l.names.Keys(key), ms)
 	})
 }
 
-func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (redislock.Attempt, error) {
+func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
 	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	for range 3 {
 		sends := s.Sends()
@@ -242,20 +233,20 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (r
 			if err != nil || reply == int64(1) {
 				return sentOnce(s, sends, err)
 			}
-			return redislock.Attempt{IsKept: reply == int64(2)}, s.Refused(l.limits.io, ttl)
+			return false, s.Refused(l.limits.io, ttl)
 		}
 		reply, err := l.do(s, "set", keys.Lock, s, "px", ms, "nx", "get")
 		holder, isText := reply.(string)
 		switch {
 		case errors.Is(err, redis.Nil) && s.Sends() > sends: // it was free, and is set
-			return redislock.Attempt{Acquired: true}, nil
+			return true, nil
 		case err == nil && !isText:
-			return redislock.Attempt{}, fmt.Errorf("unexpected reply to SET with GET: %v", reply)
+			return false, fmt.Errorf("unexpected reply to SET with GET: %v", reply)
 		case err == nil && holder != s.Token:
 			if err := redislock.CheckHolder(holder); err != nil {
-				return redislock.Attempt{}, err
+				return false, err
 			}
-			return redislock.RefusedBy(holder), s.Refused(l.limits.io, ttl)
+			return false, s.Refused(l.limits.io, ttl)
 		case err == nil: // it is ours; a SET that may yet arrive changes nothing while it is
 			sends = s.Sends()
 			reply, err := l.run(redislock.Extend, keys, s, ms)
@@ -267,25 +258,21 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (r
 			l.old.Store(true)
 			s.Undo()
 		default:
-			return redislock.Attempt{}, err
+			return false, err
 		}
 	}
-	return redislock.Attempt{}, errChanging
+	return false, errChanging
 }
 
 // sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
 // what s.Sends was before the script. If there was more than one request since, an earlier one may
 // yet arrive and set the remaining time again.
-func sentOnce(s *redislock.Sending, before int, err error) (redislock.Attempt, error) {
+func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
 	if err == nil && s.Sends()-before > 1 {
 		err = errRepeated
 	}
-	return redislock.Attempt{Acquired: err == nil}, err
+	return err == nil, err
 }
-
-// Listen is for package cohort: o is told when another token wants a lock that a token with the
-// Listener's mark holds. It returns nil on a Ring.
-func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.waiters.Listen(o) }
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it
@@ -301,11 +288,10 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 			return false, err
 		}
 		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
-		if err == nil && reply != int64(1) {
-			return false, nil
+		if err != nil || reply == int64(1) {
+			return sentOnce(s, 0, err)
 		}
-		attempt, err := sentOnce(s, 0, err)
-		return attempt.Acquired, err
+		return false, nil
 	})
 }
 

@@ -40,7 +40,6 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/demand"
 	"github.com/golockers/locker/internal/inflight"
 	"github.com/golockers/locker/internal/pubsub"
 	"github.com/golockers/locker/internal/redislock"
@@ -123,20 +122,19 @@ var (
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
-// Locker. When token holds the lock already, ttl replaces the remaining time. A process that may only
-// keep the lock (WithLinger of package cohort) is asked for it, in one more request.
+// Locker. When token holds the lock already, ttl replaces the remaining time.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	keys := l.names.Keys(key)
-	return l.waiters.Acquire(ctx, keys, token, func(s *redislock.Sending) (redislock.Attempt, error) {
+	s := redislock.NewSending(ctx, token)
+	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
 		ms, err := redislock.Milliseconds(ttl)
 		if err != nil {
-			return redislock.Attempt{}, err
+			return false, err
 		}
-		return l.acquire(s, keys, ms)
+		return l.acquire(s, l.names.Keys(key), ms)
 	})
 }
 
-func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (redislock.Attempt, error) {
+func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
 	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	for range 3 {
 		sends := s.Sends()
@@ -146,7 +144,7 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (r
 			if err != nil || reply == int64(1) {
 				return sentOnce(s, sends, err)
 			}
-			return redislock.Attempt{IsKept: reply == int64(2)}, s.Refused(replyTimeout, ttl)
+			return false, s.Refused(replyTimeout, ttl)
 		}
 		reply, err := l.do(s, l.command([]string{"SET"}, []string{keys.Lock},
 			s.Token, "PX", strconv.FormatInt(ms, 10), "NX", "GET"))
@@ -156,14 +154,14 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (r
 			l.old.Store(true)
 			s.Undo()
 		case err != nil:
-			return redislock.Attempt{}, err
+			return false, err
 		case !isHeld: // it was free, and is set
-			return redislock.Attempt{Acquired: true}, nil
+			return true, nil
 		case holder != s.Token:
 			if err := redislock.CheckHolder(holder); err != nil {
-				return redislock.Attempt{}, err
+				return false, err
 			}
-			return redislock.RefusedBy(holder), s.Refused(replyTimeout, ttl)
+			return false, s.Refused(replyTimeout, ttl)
 		default: // it is ours; a SET that may yet arrive changes nothing while it is
 			sends = s.Sends()
 			reply, err := l.run(redislock.Extend, keys, s, ms)
@@ -173,17 +171,17 @@ func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (r
 			// It expired just now: try again.
 		}
 	}
-	return redislock.Attempt{}, errChanging
+	return false, errChanging
 }
 
 // sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
 // what s.Sends was before the script. If there was more than one request since, an earlier one may
 // yet arrive and set the remaining time again.
-func sentOnce(s *redislock.Sending, before int, err error) (redislock.Attempt, error) {
+func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
 	if err == nil && s.Sends()-before > 1 {
 		err = errRepeated
 	}
-	return redislock.Attempt{Acquired: err == nil}, err
+	return err == nil, err
 }
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
@@ -197,17 +195,12 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 			return false, err
 		}
 		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
-		if err == nil && reply != int64(1) {
-			return false, nil
+		if err != nil || reply == int64(1) {
+			return sentOnce(s, 0, err)
 		}
-		attempt, err := sentOnce(s, 0, err)
-		return attempt.Acquired, err
+		return false, nil
 	})
 }
-
-// Listen is for package cohort: o is told when another token wants a lock that a token with the
-// Listener's mark holds.
-func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.waiters.Listen(o) }
 
 // Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
 // reports false if token does not hold the lock; if no token does, it still serves the queue.

@@ -37,8 +37,6 @@ var (
 	Count   = load("count") // KEYS[1] is the counter of fencing numbers
 	Holds   = load("holds")
 	Inspect = load("inspect")
-	Demand  = load("demand") // asks the lock's owner to give it up
-	Answer  = load("answer") // answers that
 )
 
 // load reads a script and replaces each line "--include <name>" by the text of that file.

@@ -21,21 +21,9 @@ type Mutant struct {
 
 // Local returns the mutants that need no server.
 func Local() []Mutant {
-	return append(mayFailDemand(aside(slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(),
-		contextMutants(), watchMutants(), waitMutants(), fenceMutants()))),
-		slices.Concat(mayFailDemand(slices.Concat(inspectMutants(), listMutants())), demandMutants())...)
+	return append(aside(slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(), contextMutants(),
+		watchMutants(), waitMutants(), fenceMutants())), slices.Concat(inspectMutants(), listMutants())...)
 }
 
 // Redis returns the mutants that need a real backend or a real network.
-func Redis() []Mutant {
-	return mayFailDemand(append(aside(redisMutants()), redisInspectMutants()...))
-}
-
-// mayFailDemand lets all mutants fail the checks of demands, which do for Lockers that keep locks what
-// other checks do for all.
-func mayFailDemand(list []Mutant) []Mutant {
-	for i := range list {
-		list[i].May = append(slices.Clip(list[i].May), "demand/*")
-	}
-	return list
-}
+func Redis() []Mutant { return append(aside(redisMutants()), redisInspectMutants()...) }
