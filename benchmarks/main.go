@@ -62,7 +62,7 @@ var sections = []struct {
 type settings struct {
 	only             []string
 	redis, memcached string // empty: start one
-	etcd             string // likewise
+	etcd             string // empty: start one
 	out              string
 	rounds           int
 	scale            float64 // of every duration
