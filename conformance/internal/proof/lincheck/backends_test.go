@@ -17,6 +17,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/proof"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/memory"
@@ -194,7 +195,7 @@ func (b backend) prove(t *testing.T, withCohort bool) {
 		faults.Go(func() { disturb(t, ctx, proxy) })
 	}
 	seed, serial := rand.Uint64(), atomic.Uint64{}
-	var histories, operations, unknown, undecided atomic.Int64
+	var histories, operations, unknown, undecided, illegal atomic.Int64
 	var running sync.WaitGroup
 	for range workers {
 		running.Go(func() {
@@ -214,6 +215,7 @@ func (b backend) prove(t *testing.T, withCohort bool) {
 				}
 				switch Check(history, but, 10*time.Second) {
 				case porcupine.Illegal:
+					illegal.Add(1)
 					assert.Fail(t, "not linearizable", "seed %d, history %d\n%s", seed, n, lines(history))
 				case porcupine.Unknown:
 					undecided.Add(1)
@@ -224,13 +226,16 @@ func (b backend) prove(t *testing.T, withCohort bool) {
 	running.Wait()
 	cancel()
 	faults.Wait()
-	t.Logf("%d histories, %d operations, %d of unknown outcome, %d undecided; seed %d",
-		histories.Load(), operations.Load(), unknown.Load(), undecided.Load(), seed)
+	t.Log("seed", seed)
 	assert.NotZero(t, histories.Load())
 	assert.LessOrEqual(t, undecided.Load(), histories.Load()/100, "too many histories that the checker could not decide")
 	if proxy != nil {
 		assert.NotZero(t, unknown.Load(), "the faults had no effect")
 	}
+	_, name, _ := strings.Cut(t.Name(), "/")
+	proof.Record(t, "Histories", strings.ReplaceAll(name, "_", " "), proof.Of("histories", histories.Load()),
+		proof.Of("operations", operations.Load()), proof.Of("of unknown outcome", unknown.Load()),
+		proof.Of("illegal", illegal.Load()), proof.Of("undecided", undecided.Load()))
 }
 
 // disturb injects faults until ctx ends.

@@ -1,4 +1,4 @@
-module github.com/golockers/locker/conformance/internal/lincheck
+module github.com/golockers/locker/conformance/internal/proof
 
 go 1.26.0
 

@@ -1,0 +1,58 @@
+// Package proof collects the figures of docs/proof.md: what the long tests of this module counted.
+//
+// A test calls [Record]. Each run of it adds one line to the file that the environment variable
+// LOCKER_PROOF names; the command in report makes the page from that file. Without the variable the
+// figures are only logged.
+package proof
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A Row is what one test counted.
+type Row struct {
+	Section string  // a heading of the page, for instance "Histories"
+	Name    string  // of the row in the section's table
+	Counts  []Count // the columns, in order; the same ones in all rows of a section
+}
+
+// A Count is a figure with its name.
+type Count struct {
+	Name  string
+	Value string
+}
+
+// Of returns a Count of a value as fmt prints it.
+func Of(name string, value any) Count { return Count{name, fmt.Sprint(value)} }
+
+// Record logs the figures of a test and adds them to the file, if there is one. A test that failed
+// has none.
+func Record(t testing.TB, section, name string, counts ...Count) {
+	t.Helper()
+	var line strings.Builder
+	for _, c := range counts {
+		fmt.Fprintf(&line, ", %s: %s", c.Name, c.Value)
+	}
+	t.Logf("%s, %s%s", section, name, line.String())
+	path := os.Getenv("LOCKER_PROOF")
+	if path == "" || t.Failed() {
+		return
+	}
+	data, err := json.Marshal(Row{section, name, counts})
+	if err != nil {
+		t.Fatal("proof:", err)
+	}
+	// One write of one line: several packages' tests append to the file at once.
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal("proof:", err)
+	}
+	defer file.Close()
+	if _, err := file.Write(append(data, '\n')); err != nil {
+		t.Fatal("proof:", err)
+	}
+}

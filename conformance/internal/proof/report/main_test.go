@@ -1,0 +1,42 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/golockers/locker/conformance/internal/proof"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReport(t *testing.T) {
+	sections, err := read([]byte(`{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"1"}]}
+{"Section":"Histories","Name":"memory","Counts":[{"Name":"illegal","Value":"0"},{"Name":"unknown","Value":"7"}]}
+{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"0"}]}
+`))
+	require.NoError(t, err)
+	text, err := fill("# Page\n\n<!-- table: Histories -->\n\nEnd.\n", sections)
+	require.NoError(t, err)
+	assert.Equal(t, `# Page
+
+| | illegal | unknown |
+|---|--:|--:|
+| memory | 0 | 7 |
+| redisv9 | 0 |  |
+
+End.
+`, text)
+}
+
+func TestReportMissing(t *testing.T) {
+	_, err := fill("<!-- table: Histories -->\n", map[string][]proof.Row{"Soak": {{Section: "Soak", Name: "all"}}})
+	require.EqualError(t, err, "page.md: no figures for Histories, no place for Soak")
+}
+
+func TestPageHasEachTableOnce(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, place := range table.FindAllStringSubmatch(page, -1) {
+		assert.False(t, seen[place[1]], place[1])
+		seen[place[1]] = true
+	}
+	assert.NotEmpty(t, seen)
+}
