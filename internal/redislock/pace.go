@@ -10,6 +10,10 @@ const (
 	// as gone after more than twice that.
 	LookAgain = 10 * time.Second
 
+	// lookBehind is that time for a waiter that is not the foremost of its process in its queue: the
+	// foremost sees first when messages or places are lost, and then makes the others look.
+	lookBehind = time.Minute
+
 	spread    = 50                     // rests vary by one part in this many
 	late      = time.Millisecond       // after a lock's expiry, the rounding of its remaining time
 	afterEach = 25 * time.Millisecond  // for each entry before it in the queue,
@@ -28,8 +32,9 @@ const (
 // The zero value is ready.
 type Pace struct{ looks, deaf int }
 
-// After returns the pause after a look. A waiter that cannot hear looks more often.
-func (p *Pace) After(place Place, hears bool) time.Duration {
+// After returns the pause after a look. A waiter that cannot hear looks more often, and one that is
+// not the foremost of its process less often.
+func (p *Pace) After(place Place, hears, isForemost bool) time.Duration {
 	rest := LookAgain
 	switch {
 	case place.Ticket == "": // it cannot join, for now
@@ -47,6 +52,9 @@ func (p *Pace) After(place Place, hears bool) time.Duration {
 		rest = place.Left + late + sweepLate
 	default:
 		p.looks = 0
+		if !isForemost {
+			rest = lookBehind
+		}
 	}
 	if !hears {
 		gap := min(deafFirst<<min(p.deaf, 8), deafHead) * time.Duration(min(place.Rank+1, int64(deafLast/deafFirst)))

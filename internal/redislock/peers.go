@@ -8,7 +8,8 @@ import (
 // peers are the waiters of one Locker for one lock. The foremost of them looks after the end of the
 // holder's time, in case the holder and all waiters before it have gone together, as when their
 // process dies. It does so no more than once a second, and not while it is the first in the queue,
-// which looks by its [Pace] anyway. The others do so only when it has left.
+// which looks by its [Pace] anyway. The others do so only when it has left. One of them looks at
+// least every [LookAgain], since the server has to hear from the process.
 //
 // The inbox's lock guards all of it.
 type peers struct {
@@ -16,6 +17,7 @@ type peers struct {
 	timer   *time.Timer
 	due     time.Time // of the timer; zero: it is not set
 	asked   time.Time // when one was asked to look last
+	looked  time.Time // when one has looked last
 }
 
 const peersRest = time.Second // between two looks for the same peers
@@ -50,18 +52,37 @@ func (i *inbox) partLocked(w *waiting) {
 	}
 }
 
-// placed records w's place in the queue.
-func (i *inbox) placed(w *waiting, left time.Duration, rank int64) {
+// placed records w's place in the queue after a look, and reports whether w is the foremost of its
+// peers.
+func (i *inbox) placed(w *waiting, left time.Duration, rank int64) (isForemost bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.peers[w.key].looked = time.Now()
+	return i.placedLocked(w, left, rank)
+}
+
+// leads records that w is the first in the queue.
+func (i *inbox) leads(w *waiting, left time.Duration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.placedLocked(w, left, 0)
+}
+
+func (i *inbox) placedLocked(w *waiting, left time.Duration, rank int64) (isForemost bool) {
 	w.isFirst = rank == 0
-	if p := i.peers[w.key]; p.waiters.Front() == w.place {
-		i.lookAtLocked(p, time.Now().Add(After(left, rank)))
+	p := i.peers[w.key]
+	if p.waiters.Front() != w.place {
+		return false
 	}
+	i.lookAtLocked(p, time.Now().Add(After(left, rank)))
+	return true
 }
 
 // lookAtLocked sets the time at which the foremost looks.
 func (i *inbox) lookAtLocked(p *peers, at time.Time) {
+	if latest := p.looked.Add(LookAgain); at.After(latest) {
+		at = latest // a queue that moves would defer it forever
+	}
 	if soonest := p.asked.Add(peersRest); at.Before(soonest) {
 		at = soonest
 	}
@@ -81,7 +102,7 @@ func (i *inbox) lookDue(p *peers) {
 		return // the timer was reset or stopped too late
 	}
 	p.due = time.Time{}
-	if w := foremost.Value.(*waiting); !w.isFirst {
+	if w := foremost.Value.(*waiting); !w.isFirst || time.Since(p.looked) >= LookAgain {
 		p.asked = time.Now()
 		i.askLocked(w, true)
 	}

@@ -290,26 +290,27 @@ func TestParseMessage(t *testing.T) {
 	}
 }
 
-// The head looks no more than four times a second, however short the ttl, and others once in ten
-// seconds.
+// The head looks no more than four times a second, however short the ttl, others once in ten
+// seconds, and those behind another one of their process once a minute.
 func TestPace(t *testing.T) {
 	var head, other, deaf redislock.Pace
 	at := func(left time.Duration, rank int64) redislock.Place {
 		return redislock.Place{Left: left, Rank: rank, Ticket: "1"}
 	}
-	assert.Less(t, head.After(at(100*time.Millisecond, 0), true), 110*time.Millisecond, "the first time on time")
+	assert.Less(t, head.After(at(100*time.Millisecond, 0), true, true), 110*time.Millisecond, "the first time on time")
 	total := time.Duration(0)
 	for range 100 {
-		total += head.After(at(time.Millisecond, 0), true)
+		total += head.After(at(time.Millisecond, 0), true, true)
 	}
 	assert.Greater(t, total, 20*time.Second)
 	for range 100 {
-		assert.GreaterOrEqual(t, other.After(at(time.Millisecond, 1), true), redislock.LookAgain)
-		rest := deaf.After(at(time.Hour, 1000), false)
+		assert.InEpsilon(t, redislock.LookAgain, other.After(at(time.Millisecond, 1), true, true), 0.05)
+		assert.InEpsilon(t, 6*redislock.LookAgain, other.After(at(time.Millisecond, 1), true, false), 0.05)
+		rest := deaf.After(at(time.Hour, 1000), false, false)
 		assert.Positive(t, rest)
 		assert.Less(t, rest, redislock.Claim(0), "or it would miss its claim")
 	}
-	assert.Zero(t, head.After(at(0, 3), true), "the lock is free, and there is more to drop")
+	assert.Zero(t, head.After(at(0, 3), true, false), "the lock is free, and there is more to drop")
 	assert.Less(t, head.Told(50*time.Millisecond), 60*time.Millisecond)
 	assert.Less(t, redislock.After(50*time.Millisecond, 1), redislock.After(50*time.Millisecond, 2), "in turn")
 	assert.Less(t, redislock.After(50*time.Millisecond, 1e6), 1100*time.Millisecond)

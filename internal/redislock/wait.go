@@ -170,8 +170,8 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 			}
 			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
 			w.asked, w.server, w.ticket = s.first, place.Time, place.Ticket
-			next.Reset(pace.After(place, hears))
-			ws.inbox.placed(w, place.Left, place.Rank)
+			isForemost := ws.inbox.placed(w, place.Left, place.Rank)
+			next.Reset(pace.After(place, hears, isForemost))
 			if place.Unheard { // it is subscribed to another server, behind a proxy for instance
 				w.unheard, look = epoch, true
 			}
@@ -180,7 +180,7 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 		case m := <-w.mail:
 			switch {
 			case m.Kind == Head && m.Ticket == w.ticket:
-				ws.inbox.placed(w, m.Left, 0)
+				ws.inbox.leads(w, m.Left)
 				if hears {
 					next.Reset(pace.Told(m.Left))
 				}
