@@ -25,7 +25,7 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test quick test-latest lint api platforms bench fuzz chaos prove tools servers
+.PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove tools servers
 .NOTPARALLEL:
 
 help: ## this list
@@ -81,6 +81,10 @@ bench: ## the benchmarks that match BENCH, COUNT times in turn, as benchstat rea
 	@for run in $$(seq $(COUNT)); do for m in $(MODULES); do \
 		(cd $$m && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(TESTFLAGS) ./...) || exit 1; \
 	done; done
+
+scale: servers ## what waiting and many locks cost, and what large fleets need; writes docs/scale.md
+	$(GO) run -C benchmarks . -only scale
+	$(GO) run -C benchmarks . -fleets ../docs/scale.md
 
 fuzz: ## every fuzz test for FUZZTIME
 	@grep -rn --include='*_test.go' '^func Fuzz' . | sed -E 's|/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*| \1|' | \

@@ -79,6 +79,8 @@ var workers = map[string]func(job) (worker, error){
 	"cycles":   newCycler,
 	"stampede": newLoading,
 	"leases":   newHolder,
+	"standing": newWaiting,
+	"in turn":  newInTurn,
 }
 
 // work is a process of a fleet.

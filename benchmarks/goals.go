@@ -43,6 +43,11 @@ func (r *results) goals() string {
 	t.bound("hand-off", "requests/cycle", us, "median", us.median("requests/cycle"), 3, false)
 	t.bound("hand-off", "least-share", us, "median", us.median("least-share"), 0.95, true)
 
+	for _, scenario := range []string{"kept-1s", "kept-15s", "kept-1m"} {
+		us := r.row("scale", scenario, "redisv9")
+		t.bound(scenario, "requests/s", us, "most", us.most("requests/s"), 250, false)
+	}
+
 	for _, scenario := range []string{"uncontended-1", "uncontended-32"} {
 		t.ratio(scenario, "cycles/s", r.row("postgres", scenario, "postgres"), r.row("postgres", scenario, "row-lease-1ms"), 0.95, true)
 	}

@@ -168,7 +168,7 @@ func newHolder(j job) (worker, error) {
 	}
 	h := &holding{job: j, lock: l, unlocks: make([]func() error, j.Count)}
 	// The connections of the pool are not part of a lease's cost.
-	if err := h.each(32, func(i int) error {
+	if err := inParallel(32, func(i int) error {
 		unlock, err := l(context.Background(), fmt.Sprintf("%s/warm-up/%d", j.Key, i))
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func newHolder(j job) (worker, error) {
 }
 
 func (h *holding) run(ctx context.Context, o order) reply {
-	err := h.each(h.Count, func(i int) (err error) {
+	err := inParallel(h.Count, func(i int) (err error) {
 		if o.Finish {
 			return h.unlocks[i]()
 		}
@@ -197,17 +197,15 @@ func (h *holding) run(ctx context.Context, o order) reply {
 	return r
 }
 
-// each calls do with the numbers up to n, 32 at a time, and returns one of the errors.
-func (h *holding) each(n int, do func(int) error) error {
-	errs := make(chan error, n)
+// inParallel calls do with the numbers up to n, 32 at a time, and returns one of the errors.
+func inParallel(n int, do func(int) error) error {
+	var errs firstOf
 	numbers := make(chan int)
 	var all sync.WaitGroup
 	for range 32 {
 		all.Go(func() {
 			for i := range numbers {
-				if err := do(i); err != nil {
-					errs <- err
-				}
+				errs.add(do(i))
 			}
 		})
 	}
@@ -216,11 +214,18 @@ func (h *holding) each(n int, do func(int) error) error {
 	}
 	close(numbers)
 	all.Wait()
-	select {
-	case err := <-errs:
-		return err
-	default:
-		return nil
+	return errs.err
+}
+
+// firstOf is the first of many errors.
+type firstOf struct {
+	once sync.Once
+	err  error
+}
+
+func (f *firstOf) add(err error) {
+	if err != nil {
+		f.once.Do(func() { f.err = err })
 	}
 }
 

@@ -3,6 +3,7 @@
 //	go run -C benchmarks . -all                  # everything, about twenty minutes
 //	go run -C benchmarks . -only locks,stampede  # some sections; results go where -out says
 //	go run -C benchmarks . -report               # tables and plots again, from the raw results
+//	go run -C benchmarks . -fleets FILE          # what larger fleets need, simulated from the raw results
 //
 // It writes results/raw-*.txt, which benchstat reads, results/results.md, and plots; docs/performance.md
 // explains them. The contenders of a section take turns, for several rounds. Each run uses fresh
@@ -57,6 +58,7 @@ var sections = []struct {
 	{"stampede", runStampede},
 	{"growth", runGrowth},
 	{"leases", runLeases},
+	{"scale", runScale},
 }
 
 type settings struct {
@@ -67,6 +69,7 @@ type settings struct {
 	rounds           int
 	scale            float64 // of every duration
 	report           bool
+	fleets           string // the page to write; empty for none
 	profile          string
 	match            *regexp.Regexp // of the names of runs
 }
@@ -91,6 +94,7 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.rounds, "rounds", 8, "how often each contender has its turn")
 	flags.Float64Var(&s.scale, "scale", 1, "factor for the length of every run")
 	flags.BoolVar(&s.report, "report", false, "measure nothing, write tables and plots from the raw results")
+	flags.StringVar(&s.fleets, "fleets", "", "measure nothing, simulate large fleets from the raw results, and write this page")
 	flags.StringVar(&s.profile, "profile", "", "directory for a profile of the processor of each run")
 	match := flags.String("match", "", "only runs whose name (Benchmark…/scenario/who=contender) has a match for this")
 	if err := flags.Parse(args); err != nil {
@@ -119,8 +123,8 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 			s.only = names
 		case *only != "":
 			s.only = strings.Split(*only, ",")
-		case !s.report:
-			return errors.New("nothing to do: say -all, -only or -report")
+		case !s.report && s.fleets == "":
+			return errors.New("nothing to do: say -all, -only, -report or -fleets")
 		}
 		for _, name := range s.only {
 			if !slices.Contains(names, name) {
@@ -145,6 +149,13 @@ func parentMain(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	if s.fleets != "" {
+		if err := simulateFleets(s.out, s.fleets); err != nil {
+			fmt.Fprintln(stderr, "benchmarks:", err)
+			return 1
+		}
+		return 0
+	}
 	if !s.report {
 		err = measure(ctx, s, stderr)
 	}

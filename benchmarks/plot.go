@@ -63,6 +63,10 @@ func (r *results) plot(dir string) error {
 			numbered("processes-", "")},
 		{"growth-throughput", "Waiting for one lock, 5 ms hold: cycles a second", "processes", "cycles/s", "growth",
 			numbered("processes-", "")},
+		{"scale-queue", "Waiting for one lock: requests a second while nothing happens", "waiters", "requests/s", "scale",
+			numbered("queue-", "")},
+		{"scale-keys", "Waiting for as many locks: requests a second while nothing happens", "locks", "requests/s", "scale",
+			numbered("keys-", "")},
 		{"leases-memory", "Locks held by one process: bytes each", "locks", "bytes/lease", "leases",
 			numbered("leases-", "")},
 	} {

@@ -61,26 +61,36 @@ func processor() string {
 	return name
 }
 
-// report writes the tables and plots of the raw results, and prints the goals.
-func report(dir string, stdout io.Writer) error {
-	var headers []string
+// readResults returns the raw results in a directory.
+func readResults(dir string) (*results, error) {
 	var samples []sample
+	var headers []string
 	for _, section := range sections {
 		text, err := os.ReadFile(rawFile(dir, section.name))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		header, some := parseRaw(text)
 		headers = append(headers, fmt.Sprintf("%s:\n\n```\n%s\n```\n", section.name, strings.Join(header, "\n")))
 		samples = append(samples, some...)
 	}
 	if len(samples) == 0 {
-		return fmt.Errorf("there are no results in %s", dir)
+		return nil, fmt.Errorf("there are no results in %s", dir)
 	}
 	r := collect(samples)
+	r.headers = headers
+	return r, nil
+}
+
+// report writes the tables and plots of the raw results, and prints the goals.
+func report(dir string, stdout io.Writer) error {
+	r, err := readResults(dir)
+	if err != nil {
+		return err
+	}
 	goals := r.goals()
 	var md bytes.Buffer
 	fmt.Fprintf(&md, "# Results\n\nWritten by the program in `benchmarks/`; every run is in the files raw-*.txt beside "+
@@ -90,20 +100,21 @@ func report(dir string, stdout io.Writer) error {
 	for _, section := range r.sections() {
 		r.writeSection(&md, section)
 	}
-	fmt.Fprintf(&md, "\n## How it was measured\n\n%s", strings.Join(headers, "\n"))
+	fmt.Fprintf(&md, "\n## How it was measured\n\n%s", strings.Join(r.headers, "\n"))
 	if err := os.WriteFile(filepath.Join(dir, "results.md"), md.Bytes(), 0o644); err != nil {
 		return err
 	}
 	if err := r.plot(dir); err != nil {
 		return err
 	}
-	_, err := io.WriteString(stdout, goals)
+	_, err = io.WriteString(stdout, goals)
 	return err
 }
 
 // results are the samples, by section, scenario and contender, in the order in which they came.
 type results struct {
-	rows []*row
+	rows    []*row
+	headers []string // how each section was measured
 }
 
 type row struct {

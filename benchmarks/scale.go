@@ -1,0 +1,395 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/redisv9"
+)
+
+// crowds are the locks whose waiters are counted.
+var crowds = []contender{
+	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
+	{"rueidis", true, func(j job) (lock, error) {
+		l, err := rueidisLocker(j)
+		if err != nil {
+			return nil, err
+		}
+		return with(l), nil
+	}},
+}
+
+// standing is a scenario in which the goroutines of one process wait for locks that are held.
+type standing struct {
+	name      string
+	waiters   int
+	ownKeys   bool          // each waits for a lock of its own
+	keepAlive time.Duration // the ttl of the lock, which is kept alive; 0 is one that outlives the scenario
+}
+
+// runScale measures what waiting costs, in any number, and what many locks leave behind.
+func runScale(ctx context.Context, b *bench) error {
+	scenarios := []standing{
+		{name: "queue-100", waiters: 100},
+		{name: "queue-1000", waiters: 1000},
+		{name: "queue-10000", waiters: 10_000},
+		{name: "kept-1s", waiters: 2000, keepAlive: time.Second},
+		{name: "kept-15s", waiters: 2000, keepAlive: 15 * time.Second},
+		{name: "kept-1m", waiters: 2000, keepAlive: time.Minute},
+		{name: "keys-1000", waiters: 1000, ownKeys: true},
+		{name: "keys-10000", waiters: 10_000, ownKeys: true},
+		{name: "keys-100000", waiters: 100_000, ownKeys: true},
+	}
+	for _, s := range scenarios {
+		for _, c := range crowds {
+			if err := b.scaleRun(ctx, s.name, c, func() ([]metric, error) { return b.stand(ctx, s, c) }); err != nil {
+				return err
+			}
+		}
+	}
+	for _, keys := range []int{10_000, 100_000, 1_000_000} {
+		for _, c := range crowds {
+			name := "held-" + strconv.Itoa(keys)
+			if err := b.scaleRun(ctx, name, c, func() ([]metric, error) { return b.holdInTurn(ctx, keys, c) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) scaleRun(ctx context.Context, scenario string, c contender, run func() ([]metric, error)) error {
+	s := sample{section: "scale", scenario: scenario, who: c.name}
+	if !b.match.MatchString(s.name()) {
+		return nil
+	}
+	metrics, err := run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		s.err = err.Error()
+		b.ourFault("%s: %w", s.name(), err)
+	}
+	s.metrics = metrics
+	return b.record(s)
+}
+
+// scaleWork is how long anything but standing still may take.
+const scaleWork = 2 * time.Minute
+
+// stand makes a process wait, breaks all its connections, and then frees what it waits for.
+func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, error) {
+	client := b.redis.client
+	if err := client.FlushAll(ctx).Err(); err != nil {
+		return nil, err
+	}
+	j := b.job("standing", c.name, newKey("scale"))
+	j.Count, j.OwnKeys = s.waiters, s.ownKeys
+	empty, err := b.redis.memory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	free, err := b.occupy(ctx, s, j)
+	if err != nil {
+		return nil, fmt.Errorf("occupy: %w", err)
+	}
+	f, err := startFleet(ctx, 1, j)
+	if err != nil {
+		return nil, err
+	}
+	defer f.kill()
+	one := func(o order) (reply, error) {
+		replies, err := f.do(ctx, o, scaleWork)
+		if err == nil {
+			err = firstError(replies)
+		}
+		if err != nil {
+			return reply{}, err
+		}
+		return replies[0], nil
+	}
+	memory, err := b.redis.memory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if _, err := one(order{Round: standUp}); err != nil {
+		return nil, err
+	}
+	if err := b.until(ctx, func() (bool, error) { return b.allQueue(ctx, j) }); err != nil {
+		return nil, fmt.Errorf("until all wait: %w", err)
+	}
+	live := time.Since(start)
+	memoryThen, err := b.redis.memory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(b.scaled(time.Second)) // those that have joined look once more when their subscription is live
+	still, err := b.watchRequests(ctx, b.scaled(10*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	held, err := one(order{Round: measureStanding})
+	if err != nil {
+		return nil, err
+	}
+
+	// Every connection breaks, and all that wait have to be reached again. A request that is under way then
+	// fails, so the subscriptions, whose loss makes waiters send requests, break last.
+	for _, kind := range []string{"normal", "pubsub"} {
+		if err := client.ClientKillByFilter(ctx, "TYPE", kind, "SKIPME", "yes").Err(); err != nil {
+			return nil, err
+		}
+	}
+	broken, err := b.watchRequests(ctx, b.scaled(10*time.Second))
+	if err != nil {
+		return nil, err
+	}
+
+	before, err := b.redis.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	freed := time.Now()
+	if err := free(); err != nil {
+		return nil, fmt.Errorf("free: %w", err)
+	}
+	done, err := one(order{Round: allServed})
+	if err != nil {
+		return nil, fmt.Errorf("until all were served: %w", err)
+	}
+	served := time.Since(freed)
+	after, err := b.redis.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := float64(s.waiters)
+	m := []metric{
+		{live.Seconds(), "until-all-wait-s"},
+		{float64(held.Memory) / n, "bytes/waiter"},
+		{float64(held.Goroutines) / n, "goroutines/waiter"},
+		{float64(memoryThen-memory) / n, "server-bytes/waiter"},
+		{still.requests, "requests/s"},
+		{still.cpu, "server-cpu-%"},
+		{broken.requests, "requests/s-after-break"},
+		{served.Seconds(), "until-all-served-s"},
+		{float64(after.requests-before.requests) / n, "requests/served"},
+		{float64(done.Goroutines), "goroutines-after"},
+	}
+	if s.ownKeys {
+		m = append(m, metric{float64(memory-empty) / n, "server-bytes/lock"})
+	}
+	return m, nil
+}
+
+// occupy takes the locks that will be waited for, and returns what frees them.
+func (b *bench) occupy(ctx context.Context, s standing, j job) (free func() error, err error) {
+	client := goredis(j)
+	l := redisv9.New(client)
+	if !s.ownKeys {
+		lease, err := locker.Lock(ctx, l, j.Key, scaleWork*3)
+		if s.keepAlive > 0 {
+			if err := lease.Unlock(ctx); err != nil {
+				return nil, err
+			}
+			lease, err = locker.Lock(ctx, l, j.Key, s.keepAlive, locker.WithKeepAlive())
+		}
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return errors.Join(lease.Unlock(ctx), client.Close()) }, nil
+	}
+	leases := make([]*locker.Lease, s.waiters)
+	err = inParallel(s.waiters, func(i int) (err error) {
+		leases[i], err = locker.Lock(ctx, l, standingKey(j, i), scaleWork*3)
+		return err
+	})
+	return func() error {
+		return errors.Join(inParallel(s.waiters, func(i int) error { return leases[i].Unlock(ctx) }), client.Close())
+	}, err
+}
+
+func standingKey(j job, i int) string {
+	if !j.OwnKeys {
+		return j.Key
+	}
+	return j.Key + "/" + strconv.Itoa(i)
+}
+
+// allQueue reports whether the server knows of every waiter.
+func (b *bench) allQueue(ctx context.Context, j job) (bool, error) {
+	if j.OwnKeys { // a key for each lock, and one for each queue
+		keys, err := b.redis.client.DBSize(ctx).Result()
+		return keys >= int64(2*j.Count), err
+	}
+	entries, err := b.redis.client.ZCard(ctx, "!queue:locker:{locker:"+j.Key+"}").Result()
+	return entries >= int64(j.Count), err
+}
+
+// until polls.
+func (b *bench) until(ctx context.Context, is func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, scaleWork, errHangs)
+	defer cancel()
+	for {
+		if ok, err := is(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// rates are requests a second, and the share of a processor that the server takes, in percent.
+type rates struct{ requests, cpu float64 }
+
+func (b *bench) watchRequests(ctx context.Context, window time.Duration) (rates, error) {
+	before, err := b.redis.usage(ctx)
+	if err != nil {
+		return rates{}, err
+	}
+	time.Sleep(window)
+	after, err := b.redis.usage(ctx)
+	return rates{
+		requests: float64(after.requests-before.requests-1) / window.Seconds(),
+		cpu:      100 * (after.cpu - before.cpu).Seconds() / window.Seconds(),
+	}, err
+}
+
+// memory is how many bytes the server's data and connections take.
+func (s *redisServer) memory(ctx context.Context) (int64, error) {
+	info, err := s.client.Info(ctx, "memory").Result()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(field(info, "used_memory:"), 10, 64)
+}
+
+// holdInTurn makes a process take and release so many locks of different keys, 32 at a time.
+func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric, error) {
+	if err := b.redis.client.FlushAll(ctx).Err(); err != nil {
+		return nil, err
+	}
+	j := b.job("in turn", c.name, newKey("scale"))
+	j.Count = int(float64(keys) * b.scale)
+	f, err := startFleet(ctx, 1, j)
+	if err != nil {
+		return nil, err
+	}
+	defer f.kill()
+	start := time.Now()
+	replies, err := f.do(ctx, order{}, scaleWork)
+	if err == nil {
+		err = firstError(replies)
+	}
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(start)
+	left, err := b.redis.client.DBSize(ctx).Result()
+	return []metric{
+		{float64(j.Count) / took.Seconds(), "cycles/s"},
+		{float64(replies[0].Memory), "bytes-after"},
+		{float64(replies[0].Goroutines), "goroutines-after"},
+		{float64(left), "server-keys-after"},
+	}, err
+}
+
+// What a process that waits is told, as order.Round.
+const (
+	standUp         = iota // begin to wait
+	measureStanding        // say what that takes
+	allServed              // return when all have had their locks
+)
+
+// waiting is a process whose goroutines wait for locks.
+type waiting struct {
+	job
+	lock     lock
+	all      sync.WaitGroup
+	errs     chan error
+	memory   int64
+	routines int
+}
+
+// newCrowd makes a process whose connections are open, since they are not part of a waiter's cost.
+func newCrowd(j job) (*waiting, error) {
+	i := slices.IndexFunc(crowds, func(c contender) bool { return c.name == j.Who })
+	if i < 0 {
+		return nil, fmt.Errorf("no contender %q", j.Who)
+	}
+	l, err := crowds[i].open(j)
+	if err != nil {
+		return nil, err
+	}
+	w := &waiting{job: j, lock: l, errs: make(chan error, j.Count)}
+	if err := inParallel(connections, func(i int) error {
+		unlock, err := l(context.Background(), fmt.Sprintf("%s/warm-up/%d", j.Key, i))
+		if err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+		return unlock()
+	}); err != nil {
+		return nil, err
+	}
+	w.memory, w.routines = used(), runtime.NumGoroutine()
+	return w, nil
+}
+
+func newWaiting(j job) (worker, error) { return newCrowd(j) }
+
+func (w *waiting) run(ctx context.Context, o order) reply {
+	switch o.Round {
+	case standUp:
+		for i := range w.Count {
+			w.all.Go(func() { w.errs <- cycle(ctx, w.lock, standingKey(w.job, i)) })
+		}
+		return reply{}
+	case allServed:
+		w.all.Wait()
+	}
+	r := reply{Memory: used() - w.memory, Goroutines: runtime.NumGoroutine() - w.routines}
+	for range len(w.errs) {
+		if err := <-w.errs; err != nil {
+			r.Fails++
+			r.Error = err.Error()
+		}
+	}
+	return r
+}
+
+// inTurn is a process that takes many locks, each once.
+type inTurn struct{ *waiting }
+
+func newInTurn(j job) (worker, error) {
+	w, err := newCrowd(j)
+	return inTurn{w}, err
+}
+
+func (w inTurn) run(ctx context.Context, _ order) reply {
+	err := inParallel(w.Count, func(i int) error { return cycle(ctx, w.lock, w.Key+"/"+strconv.Itoa(i)) })
+	r := reply{Memory: used() - w.memory, Goroutines: runtime.NumGoroutine() - w.routines}
+	if err != nil {
+		r.Fails, r.Error = 1, err.Error()
+	}
+	return r
+}
+
+func cycle(ctx context.Context, l lock, key string) error {
+	unlock, err := l(ctx, key)
+	if err != nil {
+		return err
+	}
+	return unlock()
+}
