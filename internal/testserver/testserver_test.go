@@ -304,3 +304,16 @@ func TestEtcdCluster(t *testing.T) {
 	members[0].Restart()
 	require.NoError(t, healthy(members[2].Addr))
 }
+
+func TestRedisClusterNodes(t *testing.T) {
+	t.Parallel()
+	nodes, replicas := RedisClusterNodes(t, 3, true, "--cluster-node-timeout", "1000")
+	nodes[0].Stop()
+	require.Eventually(t, func() bool {
+		info, err := redisCommand(replicas[0].Addr, "INFO", "replication")
+		return err == nil && strings.Contains(info, "role:master")
+	}, patience, 10*time.Millisecond)
+	nodes[0].Restart()
+	eventually(t, func() error { return complete(append(nodes, replicas...)) })
+	eventually(t, func() error { return synchronized(nodes[0].Addr) })
+}
