@@ -1,0 +1,269 @@
+//go:build linux
+
+package leases
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/proof"
+	"github.com/golockers/locker/conformance/internal/proof/belief"
+	"github.com/golockers/locker/internal/fleet"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	processes = 3
+	patience  = 2 * time.Minute // for what has to happen on any machine
+)
+
+// proveFor is how long the processes of each backend run: LOCKER_PROVE, or 3 seconds.
+func proveFor(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("LOCKER_PROVE")
+	if text == "" {
+		return 3 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return d
+}
+
+// Processes that are killed, stopped and cut off never believe at the same time that they hold a
+// lock. All that live are served again afterwards, and nothing is left on the server.
+func TestLeases(t *testing.T) {
+	for name := range backends {
+		for wrap := range wraps {
+			title := name + wrap
+			t.Run(title, func(t *testing.T) {
+				if os.Getenv("LOCKER_PROVE") == "" && (wrap != "") != (name == "rueidis") {
+					t.Skip("only in make prove")
+				}
+				t.Parallel()
+				r := start(t, task{Role: "holder", Backend: name, Wrap: wrap})
+				r.disturb(proveFor(t))
+				if wrap == "" { // its tokens are good for other processes
+					require.Eventually(t, func() bool { return r.ledger.Word(resumed).Load() > 0 }, patience, time.Millisecond,
+						"no lease is taken over")
+				}
+				r.finish()
+				r.isClean()
+				assert.Empty(t, belief.Overlaps(r.ledger.Beliefs()))
+				assert.NotZero(t, r.kills.Load()+r.stops.Load()+r.cuts.Load()+r.hangs.Load()+r.lost.Load()+r.late.Load(), "faults")
+				r.record("Leases", title)
+			})
+		}
+	}
+}
+
+// The same run finds a Locker that lies.
+func TestLiars(t *testing.T) {
+	for lie := range lies {
+		t.Run(lie, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, task{Role: "holder", Backend: "redisv9", Lie: lie})
+			end := time.Now().Add(patience)
+			for len(belief.Overlaps(r.ledger.Beliefs())) == 0 {
+				require.Less(t, time.Now(), end, "no overlap was found")
+				r.disturb(time.Second)
+			}
+		})
+	}
+}
+
+// run is a fleet of processes on one server, each with a proxy of its own.
+type run struct {
+	t       *testing.T
+	task    task
+	addr    string
+	ledger  *belief.Ledger
+	proxies []*faultproxy.Proxy
+	fleets  []fleet.Fleet // of one process each
+
+	kills, stops, cuts, hangs, late, lost atomic.Int64
+}
+
+func start(t *testing.T, task task) *run {
+	t.Helper()
+	r := &run{t: t, task: task, addr: backends[task.Backend].server(t)}
+	r.begin()
+	return r
+}
+
+// begin starts the processes.
+func (r *run) begin() {
+	r.t.Helper()
+	// A belief takes a few milliseconds of a worker at least.
+	beliefs := 100_000 + int(proveFor(r.t)/time.Millisecond)*processes*workers
+	r.task.Ledger = filepath.Join(r.t.TempDir(), "ledger")
+	require.NoError(r.t, belief.Create(r.task.Ledger, allWords, beliefs))
+	ledger, err := belief.Open(r.task.Ledger, allWords)
+	require.NoError(r.t, err)
+	r.ledger = ledger
+	r.t.Cleanup(func() { assert.NoError(r.t, ledger.Close()) })
+	for slot := range processes {
+		r.proxies = append(r.proxies, faultproxy.New(r.t, r.addr))
+		r.fleets = append(r.fleets, nil)
+		require.NoError(r.t, r.spawn(slot))
+	}
+	r.t.Cleanup(func() {
+		for _, f := range r.fleets {
+			f.Kill()
+		}
+	})
+}
+
+// spawn starts a process.
+func (r *run) spawn(slot int) error {
+	f, err := fleet.Start(r.task.Role, 1)
+	if err != nil {
+		return err
+	}
+	r.fleets[slot] = f
+	task := r.task
+	task.Addr, task.Slot = r.proxies[slot].Addr, slot
+	return f.Send(task)
+}
+
+// disturb kills, stops and cuts off processes for d. After that all of them run and have links.
+func (r *run) disturb(d time.Duration) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), d)
+	defer cancel()
+	pause := 500 * time.Millisecond // the longest between two faults of a process
+	if r.task.Calm {
+		pause *= 3
+	}
+	var all sync.WaitGroup
+	for slot := range processes {
+		all.Go(func() {
+			for rest(ctx, 0, pause); ctx.Err() == nil; rest(ctx, 0, pause) {
+				if err := r.fault(ctx, slot); err != nil {
+					assert.NoError(r.t, err)
+					return
+				}
+				r.proxies[slot].Heal(r.t)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// fault is one thing that happens to a process or its link.
+func (r *run) fault(ctx context.Context, slot int) error {
+	p, ttl := r.proxies[slot], backends[r.task.Backend].ttl
+	signal := func(s os.Signal) error { return r.fleets[slot][0].Signal(s) }
+	kind := rand.N(7)
+	if r.task.Calm {
+		kind = 0
+	}
+	switch kind {
+	case 0, 5:
+		r.fleets[slot].Kill()
+		r.kills.Add(1)
+		return r.spawn(slot)
+	case 1:
+		if err := signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		rest(context.WithoutCancel(ctx), ttl+ttl/4, 2*ttl)
+		r.stops.Add(1)
+		return signal(syscall.SIGCONT)
+	case 2:
+		p.Cut()
+		r.cuts.Add(1)
+	case 3:
+		p.Hang()
+		rest(ctx, 0, ttl)
+		r.hangs.Add(1)
+	case 4:
+		kinds := []faultproxy.Kind{faultproxy.DropReply, faultproxy.HalfReply, faultproxy.ResetRequest}
+		if acted(ctx, p.Arm(kinds[rand.N(len(kinds))], 1+rand.N(10))) {
+			r.lost.Add(1)
+		}
+	default:
+		fault := p.Arm(faultproxy.HoldRequest, 1+rand.N(10))
+		if acted(ctx, fault) {
+			rest(context.WithoutCancel(ctx), 2*ttl, 2*ttl+ttl/4)
+			r.late.Add(1)
+		}
+		fault.Release()
+	}
+	return nil
+}
+
+// acted reports whether a fault acts within a second or so.
+func acted(ctx context.Context, f *faultproxy.Fault) bool {
+	select {
+	case <-f.Hit:
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+	}
+	return f.Acted()
+}
+
+// rest waits for a random time between least and most.
+func rest(ctx context.Context, least, most time.Duration) {
+	select {
+	case <-time.After(least + rand.N(most-least)):
+	case <-ctx.Done():
+	}
+}
+
+// finish waits until each worker has been served once more, and ends the processes.
+func (r *run) finish() {
+	r.t.Helper()
+	before := make([]uint64, processes*workers)
+	for i := range before {
+		before[i] = r.ledger.Word(served + i).Load()
+	}
+	for i, n := range before {
+		require.Eventually(r.t, func() bool { return r.ledger.Word(served+i).Load() > n }, patience, time.Millisecond,
+			"worker %d is not served again", i)
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	for _, f := range r.fleets {
+		require.NoError(r.t, f.Send(true))
+	}
+	for _, f := range r.fleets {
+		var ended bool
+		require.NoError(r.t, f[0].Receive(ctx, &ended))
+	}
+}
+
+// isClean checks that all that is left on the server ends by itself, and soon.
+func (r *run) isClean() {
+	r.t.Helper()
+	b := backends[r.task.Backend]
+	l, err := b.open(r.addr)
+	require.NoError(r.t, err)
+	require.EventuallyWithT(r.t, func(t *assert.CollectT) {
+		isClean(t, l)
+		if b.left != nil {
+			b.left(t, r.addr)
+		}
+	}, patience, 100*time.Millisecond)
+}
+
+func (r *run) record(section, name string) {
+	r.t.Helper()
+	beliefs := r.ledger.Beliefs()
+	proof.Record(r.t, section, name,
+		proof.Of("killed", r.kills.Load()), proof.Of("stopped", r.stops.Load()),
+		proof.Of("links cut", r.cuts.Load()), proof.Of("hung", r.hangs.Load()),
+		proof.Of("replies or requests lost", r.lost.Load()), proof.Of("requests two ttls late", r.late.Load()),
+		proof.Of("errors", r.ledger.Word(failures).Load()), proof.Of("taken over", r.ledger.Word(resumed).Load()),
+		proof.Of("beliefs", len(beliefs)), proof.Of("overlaps", len(belief.Overlaps(beliefs))),
+		proof.Of("longest wait", fmt.Sprintf("%.1f s", time.Duration(r.ledger.Word(longestWait).Load()).Seconds())))
+}
