@@ -1,0 +1,3 @@
+// Package failover makes servers of replicated backends fail under load, and counts the locks that
+// are forgotten. Its tests need Linux.
+package failover
