@@ -181,8 +181,8 @@ func TestEvictionOnRedis(t *testing.T) {
 	}
 }
 
-// What guarantees.md names as proof exists: `TestX` is a test of the package that its section is about, or of
-// this one, and `group/check` is a check of the conformance suite.
+// What guarantees.md names as proof exists: `TestX` is a test of the package that its section is about, of
+// this one, or of the proof under fire, and `group/check` is a check of the conformance suite.
 func TestNamesInGuarantees(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/guarantees.md")
@@ -195,10 +195,11 @@ func TestNamesInGuarantees(t *testing.T) {
 		}
 		for _, match := range names.FindAllStringSubmatch(line, -1) {
 			found++
-			name, dirs, what := match[1], []string{"../../" + section, "."}, "func %s("
+			const proof = "../../conformance/internal/proof/"
+			name, dirs, what := match[1], []string{"../../" + section, ".", proof + "leases", proof + "failover"}, "func %s("
 			switch section {
 			case "locker":
-				dirs = []string{"../.."}
+				dirs = append(dirs, "../..")
 			case "redisv9":
 				dirs = append(dirs, "../redislock")
 			case "caches":
