@@ -1,0 +1,192 @@
+package semaphore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+var (
+	_ locker.Waiter = (*Locker)(nil)
+	_ locker.Fencer = (*Locker)(nil)
+)
+
+// Locker is a [locker.Locker] whose locks may have up to N holders each. The functions of package
+// locker can do with it what they do with other Lockers, such as [locker.Resume] for a permit that
+// another process has left behind. A [Semaphore] is one lock of such a Locker.
+//
+// It keeps the rules of Locker, Waiter and Fencer with these differences: one attempt is one for
+// each permit, an Acquire may take a permit before those that wait, and fencing numbers are those
+// of a permit. A token should be used for one permit only. For a token that another Locker has
+// acquired, an Extend, a Release or a Fence asks each permit.
+//
+// For each key with waiters it keeps up to N subscriptions, and for each held permit the token. A
+// token whose permit was never released is forgotten some time after its ttl.
+type Locker struct {
+	inner locker.Locker
+	n     int
+
+	mu    sync.Mutex
+	rooms map[string]*room // of the keys for which this process has waiters
+	known holders
+}
+
+// NewLocker returns a Locker whose locks may have up to n holders each, which are locks of l. See
+// the package's documentation for their names. To observe the permits, observe the Locker that it
+// returns.
+func NewLocker(l locker.Locker, n int) *Locker {
+	if o, ok := l.(observed); ok && o.Behind() != nil {
+		l = o.Behind()
+	}
+	return &Locker{inner: l, n: n, rooms: make(map[string]*room)}
+}
+
+// permitKey returns the key of the lock that is permit i, from 0 on.
+func permitKey(key string, i int) string { return base(key) + "/" + strconv.Itoa(i+1) }
+
+// queueKey returns the key of the lock that the first waiter holds.
+func queueKey(key string) string { return base(key) + "/queue" }
+
+// base returns what the keys of a semaphore's locks begin with. That is its name, unless a key that
+// begins with it could be longer than 1,024 bytes.
+func base(key string) string {
+	const longest, kept = 1000, 900
+	if len(key) <= longest {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return key[:kept] + hex.EncodeToString(sum[:])
+}
+
+// check returns what is wrong with the arguments of NewLocker.
+func (l *Locker) check() error {
+	switch {
+	case l.inner == nil:
+		return errors.New("nil Locker")
+	case l.n < 1:
+		return fmt.Errorf("%d permits: a semaphore has 1 or more", l.n)
+	}
+	return nil
+}
+
+// Acquire implements [locker.Locker]. It tries the permits one after the other, beginning with one
+// that the token decides, so that different callers begin with different ones.
+func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if err := l.check(); err != nil {
+		return false, err
+	}
+	if acquired, err := l.reacquire(ctx, key, token, ttl); acquired || err != nil {
+		return acquired, err
+	}
+	if l.isAwaited(key) {
+		return false, nil
+	}
+	for k := range l.n {
+		acquired, err := l.try(ctx, key, l.nth(token, k), token, ttl)
+		if acquired || err != nil {
+			return acquired, err
+		}
+	}
+	l.known.forget(key, token)
+	return false, nil
+}
+
+var seed = maphash.MakeSeed()
+
+// nth returns the permit that token tries as the kth.
+func (l *Locker) nth(token string, k int) int {
+	return int((maphash.String(seed, token)%uint64(l.n) + uint64(k)) % uint64(l.n))
+}
+
+// try makes one attempt at permit i. After an error the token may hold it, and holds no other.
+func (l *Locker) try(ctx context.Context, key string, i int, token string, ttl time.Duration) (bool, error) {
+	l.known.set(key, token, i, ttl)
+	return l.inner.Acquire(ctx, permitKey(key, i), token, ttl)
+}
+
+// reacquire acquires the permit that token has already, if it has.
+func (l *Locker) reacquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	i, ok := l.known.get(key, token)
+	if !ok || i == none {
+		return false, nil
+	}
+	return l.try(ctx, key, i, token, ttl)
+}
+
+// Extend implements [locker.Locker].
+func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return l.with(key, token, func(i int) (bool, error) {
+		extended, err := l.inner.Extend(ctx, permitKey(key, i), token, ttl)
+		if extended {
+			l.known.set(key, token, i, ttl)
+		}
+		return extended, err
+	})
+}
+
+// Release implements [locker.Locker].
+func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
+	return l.with(key, token, func(i int) (bool, error) {
+		released, err := l.inner.Release(ctx, permitKey(key, i), token)
+		if released {
+			l.known.forget(key, token)
+		}
+		return released, err
+	})
+}
+
+// Fence implements [locker.Fencer]. The number is greater than all that were minted for the same
+// permit.
+func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
+	fencer, ok := l.inner.(locker.Fencer)
+	if !ok {
+		return 0, false, errors.ErrUnsupported
+	}
+	ok, err = l.with(key, token, func(i int) (ok bool, err error) {
+		fence, ok, err = fencer.Fence(ctx, permitKey(key, i), token)
+		return ok, err
+	})
+	return fence, ok, err
+}
+
+// with calls use for the permit that token holds. If that is not known, it calls use for each until
+// one reports true. Otherwise an error of any of them leaves the outcome unknown.
+func (l *Locker) with(key, token string, use func(i int) (bool, error)) (ok bool, err error) {
+	if err := l.check(); err != nil {
+		return false, err
+	}
+	switch i, known := l.known.get(key, token); {
+	case known && i == none:
+		return false, nil
+	case known:
+		return use(i)
+	}
+	for k := range l.n {
+		ok, useErr := use(l.nth(token, k))
+		if ok {
+			return true, nil
+		}
+		if err == nil {
+			err = useErr
+		}
+	}
+	return false, err
+}
+
+// Permit returns which permit of key the token holds, from 1 to N. It returns 0 if this Locker has
+// not acquired or extended it.
+func (l *Locker) Permit(key, token string) int {
+	i, ok := l.known.get(key, token)
+	if !ok || i == none {
+		return 0
+	}
+	return i + 1
+}

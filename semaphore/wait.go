@@ -1,0 +1,182 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/waithook"
+)
+
+// headTTL is that of the first waiter's lock, which is kept alive. It does not depend on the ttl of the
+// permits, since this lock only gives the order: if it is lost, two waiters compete for a permit.
+const headTTL = 5 * time.Second
+
+// Wait implements [locker.Waiter]. First the caller waits until it is the head of the queue, and
+// then for a permit.
+func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if err := l.check(); err != nil {
+		return time.Time{}, err
+	}
+	start := time.Now()
+	if acquired, err := l.reacquire(ctx, key, token, ttl); acquired || err != nil {
+		return start.Add(ttl), err
+	}
+	deadline, err := l.queue(ctx, key, token, ttl)
+	switch {
+	case errors.Is(err, locker.ErrHeld): // if its last attempt has no answer, a cleanup is under way
+		l.known.forgetNone(key, token)
+	case err != nil: // a cleanup follows
+		l.known.expireNone(key, token)
+	}
+	return deadline, err
+}
+
+func (l *Locker) queue(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	l.known.set(key, token, none, ttl) // until it tries a permit, there is nothing to clean up
+	r := l.enter(key)
+	defer l.leave(r)
+	if _, ok := l.inner.(locker.Waiter); ok {
+		turn, err := locker.Lock(ctx, l.inner, queueKey(key), headTTL,
+			locker.WithToken(token), locker.WithKeepAlive())
+		if err != nil {
+			return time.Time{}, bare(err)
+		}
+		defer l.passTurn(ctx, turn)
+	}
+	if err := r.takeTurn(ctx); err != nil {
+		return time.Time{}, err
+	}
+	defer r.passTurn()
+	if ctx.Err() != nil {
+		return time.Time{}, r.left(ctx)
+	}
+	h := &head{room: r, ttl: ttl}
+	lease, err := locker.Lock(ctx, h, key, max(ttl, time.Hour), locker.WithToken(token))
+	if err != nil {
+		return time.Time{}, bare(err)
+	}
+	lease.Detach()
+	return h.deadline, nil
+}
+
+// bare returns the cause of an error of package locker, which adds the operation and the key again.
+func bare(err error) error {
+	if cause := errors.Unwrap(err); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// passTurn lets the next in the queue be its head. It does not keep a caller whose ctx has ended. If
+// the backend does not answer, it is repeated in the background, and in the end the lock expires.
+func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease) {
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		err := turn.Unlock(ctx)
+		if err == nil || errors.Is(err, locker.ErrNotHeld) {
+			return
+		}
+		cleanup.Start(ctx, l.inner, headTTL, func(ctx context.Context) bool {
+			_, err := l.inner.Release(ctx, turn.Key(), turn.Token())
+			return err == nil
+		})
+	}()
+	select {
+	case <-passed:
+	case <-ctx.Done():
+	}
+}
+
+// takeTurn waits until the caller is the first waiter of this process. Where the backend keeps a
+// queue it is that already, unless the lock of another one that is still there has expired.
+func (r *room) takeTurn(ctx context.Context) error {
+	select {
+	case r.turn <- struct{}{}: // goroutines that send on a channel are served in order
+		return nil
+	default:
+	}
+	waithook.Call(ctx)
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return r.left(ctx)
+	}
+}
+
+// left returns the error of a waiter that leaves before it has tried a permit.
+func (r *room) left(ctx context.Context) error {
+	if r.wasFull() {
+		return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+	}
+	return ctx.Err()
+}
+
+func (r *room) passTurn() {
+	r.mu.Lock()
+	r.waits = false
+	r.mu.Unlock()
+	<-r.turn
+}
+
+// head is the Locker of the first waiter, through which package locker waits: by polling, and on a
+// Watcher woken by the release of any permit. It asks for a ttl of its own: that the ttl has passed
+// when the reply arrives is for the caller of Wait to find out, who gets the deadline.
+type head struct {
+	room     *room
+	ttl      time.Duration
+	deadline time.Time // of the permit
+}
+
+var _ locker.Watcher = (*head)(nil)
+
+// Acquire tries the permits that may be free, as far as is known.
+func (h *head) Acquire(ctx context.Context, key, token string, _ time.Duration) (bool, error) {
+	r := h.room
+	for k := range r.locker.n {
+		i := r.locker.nth(token, k)
+		version, isTaken := r.look(i)
+		if isTaken {
+			continue
+		}
+		h.deadline = time.Now().Add(h.ttl)
+		acquired, err := r.locker.try(ctx, key, i, token, h.ttl)
+		if acquired || err != nil {
+			r.tried(false)
+			return acquired, err
+		}
+		r.refused(i, version)
+	}
+	r.tried(true)
+	r.locker.known.set(key, token, none, h.ttl)
+	return false, nil
+}
+
+func (h *head) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	return h.room.locker.Extend(ctx, key, token, ttl)
+}
+
+func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
+	return h.room.locker.Release(ctx, key, token)
+}
+
+// CleanupOwner implements [cleanup.Part]: the requests are those of the Locker behind.
+func (h *head) CleanupOwner() any { return h.room.locker.inner }
+
+// CleanupOwner implements [cleanup.Part].
+func (l *Locker) CleanupOwner() any { return l.inner }
+
+// Watch implements [locker.Watcher]. The subscriptions go on when ctx ends, for the next head, until
+// the last waiter of this process has left.
+func (h *head) Watch(ctx context.Context, _ string) (<-chan struct{}, error) {
+	watcher, ok := h.room.locker.inner.(locker.Watcher)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return h.room.watch(ctx, watcher)
+}
