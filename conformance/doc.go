@@ -1,5 +1,6 @@
 // Package conformance checks that a [locker.Locker] keeps its contract, and shows where it does
-// not. [RunCache] does the same for a cache that a Loader of package singleflight fills.
+// not. [RunCache] does the same for a cache that a Loader of package singleflight fills, and
+// [RunSemaphore] for a semaphore.
 //
 // An adapter's test is this:
 //

@@ -45,3 +45,12 @@ func TestConformance(t *testing.T) {
 		Granularity: 3 * time.Second,
 	})
 }
+
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	conformance.RunSemaphore(t, conformance.SemaphoreConfig{
+		New:         func(tb testing.TB, addr string) locker.Locker { return New(newClient(tb, addr)) },
+		Addr:        testserver.Etcd(t).Addr,
+		Granularity: 3 * time.Second,
+	})
+}

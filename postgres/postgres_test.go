@@ -85,3 +85,11 @@ func TestConformance(t *testing.T) {
 		run(t, testserver.PgBouncer(t, newServer(t)).Addr, nil, WithoutPreparing())
 	})
 }
+
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	conformance.RunSemaphore(t, conformance.SemaphoreConfig{
+		Addr: newServer(t).Addr,
+		New:  func(tb testing.TB, addr string) locker.Locker { return New(newPool(tb, addr)) },
+	})
+}

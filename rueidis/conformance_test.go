@@ -101,3 +101,15 @@ func at(tb testing.TB, addr string) *rueidis.Locker {
 	tb.Helper()
 	return newLocker(tb, rueidisclient.ClientOption{InitAddress: []string{addr}})
 }
+
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	conformance.RunSemaphore(t, conformance.SemaphoreConfig{
+		Addr: testserver.Redis(t).Addr,
+		New: func(tb testing.TB, addr string) locker.Locker {
+			o := rueidisclient.ClientOption{InitAddress: []string{addr}, ConnWriteTimeout: 5 * time.Second}
+			o.Dialer.KeepAlive = 10 * time.Second
+			return newLocker(tb, o)
+		},
+	})
+}
