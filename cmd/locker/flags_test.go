@@ -62,6 +62,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"bench", "-b", url, "-d", "1ms"}, "--duration 1ms is less than 100ms"},
 		{[]string{"bench", "-b", url, "-o", "report.pdf"}, "--output must end with .html or .svg"},
 		{[]string{"bench", "-b", url, "more"}, `unknown command "more"`},
+		{run("-b", url, "--permits", "0", "true"), "--permits 0 is less than 1"},
 		{[]string{"man"}, "missing directory"},
 		{run("-b", "memcache://localhost", "--ttl", "1000h", "true"), "invalid ttl"},
 	} {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/cmd/locker/internal/backend"
+	"github.com/golockers/locker/semaphore"
 	"golang.org/x/term"
 )
 
@@ -78,6 +79,10 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 	}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		h.observer.waiting = func() {
+			if h.flags.permits > 0 {
+				fmt.Fprintf(os.Stderr, "locker: waiting for a permit of %q\n", h.flags.key)
+				return
+			}
 			fmt.Fprintf(os.Stderr, "locker: waiting for the lock %q, held%s\n", h.flags.key, h.holder())
 		}
 	}
@@ -144,8 +149,15 @@ func (h *holding) withdraw(token string, err error) {
 // held returns the error of a lock that is held elsewhere.
 func (h *holding) held() error {
 	wait := "; --wait waits for it"
+	if h.flags.permits > 0 {
+		wait = "; --wait waits for one"
+	}
 	if !h.flags.skip {
 		wait = fmt.Sprintf("; it did not become free within %v", h.flags.wait)
+	}
+	if n := h.flags.permits; n > 0 {
+		wait = strings.Replace(wait, "it did not", "none did", 1)
+		return withStatus(statusHeld, "all %d permits of %q are held%s", n, h.flags.key, wait)
 	}
 	return withStatus(statusHeld, "the lock %q is held%s%s", h.flags.key, h.holder(), wait)
 }
@@ -168,9 +180,13 @@ func (h *holding) holder() string {
 // environment returns that of the command. It asks for a fencing number, if there are any.
 func (h *holding) environment() ([]string, error) {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "LOCKER_KEY=") || strings.HasPrefix(v, "LOCKER_FENCE=")
+		name, _, _ := strings.Cut(v, "=")
+		return name == "LOCKER_KEY" || name == "LOCKER_FENCE" || name == "LOCKER_PERMIT"
 	})
 	env = append(env, "LOCKER_KEY="+h.flags.key)
+	if l, ok := h.backend.Locker.(*semaphore.Locker); ok {
+		env = append(env, "LOCKER_PERMIT="+strconv.Itoa(l.Permit(h.flags.key, h.lease.Token())))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.flags.ttl)
 	defer cancel()
 	fence, err := h.lease.Fence(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/cmd/locker/internal/backend"
+	"github.com/golockers/locker/semaphore"
 	"github.com/spf13/cobra"
 )
 
@@ -26,6 +27,12 @@ stopped in time: SIGTERM to its group when --grace is left, and SIGKILL at the e
 found to be held elsewhere, SIGTERM follows at once, and SIGKILL after --grace. If locker itself is
 killed, then on Linux the command is killed as well, but not the processes that it started.
 
+--permits lets that many commands with the same key run at a time, each with a permit instead of the
+lock. All that use the key have to give --permits; if the numbers differ, the largest counts. The
+permits are the locks KEY/1, KEY/2 and so on, and LOCKER_PERMIT is the number of the command's.
+LOCKER_FENCE then orders the holders of that permit. Those that wait are served in the order in which
+they came, except on memcached and redigo. --skip may take a permit before them.
+
 --min-hold keeps the lock for that long even if the command ends before, whatever its outcome. With
 --skip it makes a job run once in a period on machines that all start it at about the same time.
 
@@ -37,6 +44,9 @@ const runExample = `  # Each night on all replicas: one writes the report. Their
 
   # One deployment at a time. The script passes $LOCKER_FENCE on to what it changes.
   locker run -b redis://localhost --key deploy/web --wait 10m -- ./deploy.sh
+
+  # Three imports at a time, on all machines together.
+  locker run -b redis://localhost --key imports --permits 3 -- ./import.sh customers
 
   # In a crontab: a skipped run is not an error.
   0 3 * * * locker run --key backup --skip -- backup || [ $? -eq 75 ]
@@ -53,6 +63,7 @@ type runFlags struct {
 	skip    bool
 	minHold time.Duration
 	grace   time.Duration
+	permits int // 0: a lock
 }
 
 func newRun() *cobra.Command {
@@ -75,11 +86,17 @@ func newRun() *cobra.Command {
 			if err := f.check(cmd.Flags().Changed("wait")); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("permits") && f.permits < 1 {
+				return fmt.Errorf("--permits %d is less than 1", f.permits)
+			}
 			b, err := open(cmd, 1) // holding.withdraw depends on the order
 			if err != nil {
 				return err
 			}
 			defer b.Close()
+			if f.permits > 0 {
+				b.Locker = semaphore.NewLocker(b.Locker, f.permits)
+			}
 			return run(b, f, args)
 		},
 	}
@@ -90,6 +107,7 @@ func newRun() *cobra.Command {
 	flags.DurationVar(&f.ttl, "ttl", 30*time.Second, "how long the lock outlives a holder that died")
 	flags.DurationVar(&f.wait, "wait", 0, "give up after that time if the lock is held (default no limit)")
 	flags.BoolVar(&f.skip, "skip", false, "give up at once if the lock is held")
+	flags.IntVar(&f.permits, "permits", 0, "let that many commands with the key run at a time")
 	flags.DurationVar(&f.minHold, "min-hold", 0, "keep the lock for at least that long")
 	flags.DurationVar(&f.grace, "grace", 0, "time from SIGTERM to SIGKILL if the lock is lost (default ttl/3, up to 10s)")
 	return cmd
