@@ -20,8 +20,9 @@
 // attempt. The packages memory, redisv9, redigo and memcache in this module are backends; package
 // conformance tests your own. [Observed] reports what happens to a backend's locks, for metrics
 // and logs. Package lockertest has a backend for your tests. Package cohort lets the goroutines
-// of a process share one place among the contenders. Package singleflight builds on locks: when a
-// cache key expires, one process of the fleet loads it.
+// of a process share one place among the contenders, and package semaphore lets several callers hold
+// a name. Package singleflight builds on locks: when a cache key expires, one process of the fleet
+// loads it.
 //
 // # What such a lock promises
 //
