@@ -109,5 +109,5 @@ tools: $(BIN)/staticcheck ## build apidiff, benchstat and staticcheck into bin/
 $(BIN)/staticcheck: internal/tools/go.mod internal/tools/go.sum
 	$(GO) -C internal/tools build -buildvcs=false -o $(BIN)/ tool
 
-servers: ## install the servers and a C compiler where they are missing (Debian, Ubuntu)
+servers: ## install the servers, a browser and a C compiler where they are missing (Debian, Ubuntu)
 	@.ci/install

@@ -14,22 +14,30 @@ import (
 )
 
 // The parent and a process of its fleet talk JSON over the child's standard input and output: one config,
-// answered by an empty reply, then for each command a reply. The end of the input ends the child, so none
-// outlives its parent, however that ends.
+// answered by an empty reply, then for each command a reply, and before it samples if the command asks for them.
+// The end of the input ends the child, so none outlives its parent, however that ends.
 
 type config struct {
-	Backend    address
-	Database   string // its file
-	Key        string
-	Goroutines int
-	Load       time.Duration
-	Timeout    time.Duration
+	Backend  address
+	Database string // its file
+	Key      string
+	Timeout  time.Duration
 }
 
 // command starts one round.
 type command struct {
-	Strategy string
-	Start    time.Time // the callers of all processes go at this moment
+	Strategy   string
+	Goroutines int           // callers in each process
+	Load       time.Duration // of a query
+	Start      time.Time     // the callers of all processes go at this moment
+	Every      time.Duration // how often to send a sample, 0: never
+}
+
+// sample is the state of a process in the middle of a round.
+type sample struct {
+	Waiting int64 `json:"waiting"` // callers that have nothing yet
+	Loading int64 `json:"loading"` // queries under way
+	Queries int64 `json:"queries"` // since the round began
 }
 
 type reply struct {
@@ -38,6 +46,8 @@ type reply struct {
 	Failed  int
 	Error   string // the first
 	Queries int64  // since the last reply
+
+	Now *sample // if not nil this is a sample, and nothing else
 }
 
 func childMain(stdin io.Reader, stdout io.Writer) int {
@@ -76,7 +86,8 @@ func childMain(stdin io.Reader, stdout io.Writer) int {
 		os.Exit(1)
 	}()
 	for c := range commands {
-		if out.Encode(w.round(ctx, c)) != nil {
+		send := func(now sample) { _ = out.Encode(reply{Now: &now}) } // if the parent is gone, the reply shows it
+		if out.Encode(w.round(ctx, c, send)) != nil {
 			return 1
 		}
 	}
@@ -89,7 +100,9 @@ type worker struct {
 	database *database
 	loads    map[string]load // by strategy
 	closers  []func(context.Context) error
+	load     atomic.Int64 // time.Duration of a query
 	queries  atomic.Int64
+	loading  atomic.Int64
 }
 
 func newWorker(cfg config) (*worker, error) {
@@ -125,23 +138,28 @@ func (w *worker) close() {
 // query is counted when it starts, so that one that is given up counts as well.
 func (w *worker) query(ctx context.Context, key string) (string, error) {
 	w.queries.Add(1)
-	return w.database.query(ctx, key, w.Load)
+	w.loading.Add(1)
+	defer w.loading.Add(-1)
+	return w.database.query(ctx, key, time.Duration(w.load.Load()))
 }
 
 // round starts all callers of this process at once and records what they got, and when.
-func (w *worker) round(ctx context.Context, c command) reply {
+func (w *worker) round(ctx context.Context, c command, send func(sample)) reply {
 	ctx, cancel := context.WithDeadline(ctx, c.Start.Add(w.Timeout))
 	defer cancel()
+	w.load.Store(int64(c.Load))
 	load := w.loads[c.Strategy]
 	r := reply{Values: map[string]int{}}
 	var mu sync.Mutex
 	var callers sync.WaitGroup
+	var waiting atomic.Int64
 	start := make(chan struct{})
-	for range w.Goroutines {
+	for range c.Goroutines {
 		callers.Go(func() {
 			<-start
 			v, err := load(ctx)
 			took := time.Since(c.Start)
+			waiting.Add(-1)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -155,8 +173,38 @@ func (w *worker) round(ctx context.Context, c command) reply {
 		})
 	}
 	time.Sleep(time.Until(c.Start))
+	waiting.Store(int64(c.Goroutines))
 	close(start)
+	stop := every(c.Every, func() {
+		send(sample{Waiting: waiting.Load(), Loading: w.loading.Load(), Queries: w.queries.Load()})
+	})
 	callers.Wait()
+	stop() // send may not be called after the reply
 	r.Queries = w.queries.Swap(0)
 	return r
+}
+
+// every calls f at once and then at each interval, unless that is 0. stop returns when f is called no more.
+func every(interval time.Duration, f func()) (stop func()) {
+	if interval == 0 {
+		return func() {}
+	}
+	end := make(chan struct{})
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			f()
+			select {
+			case <-ticker.C:
+			case <-end:
+				return
+			}
+		}
+	})
+	return func() {
+		close(end)
+		calls.Wait()
+	}
 }

@@ -4,17 +4,21 @@
 //
 //	go run -C examples/stampede .
 //	go run -C examples/stampede . -backend redis://127.0.0.1:6379 -processes 8 -rounds 100
+//	go run -C examples/stampede . -http :8080
 //
 // Without -backend everything is embedded: the database is SQLite in a temporary directory, the server is
 // a miniredis inside the first process. It prints, for each strategy, the database queries a round, when
 // the median and the last caller had the value, and the requests that reached the server.
 //
+// With -http it shows the rounds on a page as they happen, one after the other for as long as a browser has
+// the page open, until it is interrupted.
+//
 // The exit status is 1 if the layered strategy queried the database more than once in a round, or a caller
 // got an error or a value that is not this round's; 2 for bad flags or a server that does not answer; 130 if
-// interrupted.
+// interrupted. With -http an interruption is the usual end, so its status is 0.
 //
 // Where to look: strategies.go holds what is compared, parent.go the rounds, child.go a process of the
-// fleet, backends.go the caches and locks.
+// fleet, backends.go the caches and locks, board.go what the page shows.
 package main
 
 import (
@@ -23,8 +27,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -47,7 +53,11 @@ type settings struct {
 	rounds     int
 	load       time.Duration
 	timeout    time.Duration
+	http       string // the address of the page, "" if there is none
 }
+
+// pageLoad is how long a query takes on the page unless -load says otherwise: long enough to watch.
+const pageLoad = time.Second
 
 func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	var s settings
@@ -59,9 +69,13 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.rounds, "rounds", 10, "how often the key expires under each strategy")
 	flags.DurationVar(&s.load, "load", 20*time.Millisecond, "how long a database query takes")
 	flags.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long a caller waits for the value")
+	flags.StringVar(&s.http, "http", "", "show the rounds on a page at this `address`, for instance :8080; a query takes "+
+		pageLoad.String()+" then unless -load is set")
 	if err := flags.Parse(args); err != nil {
 		return s, err // printed already
 	}
+	isSet := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { isSet[f.Name] = true })
 	err := func() error {
 		if flags.NArg() > 0 {
 			return fmt.Errorf("unexpected argument %q", flags.Arg(0))
@@ -71,6 +85,17 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 		}
 		if s.load < 0 || s.timeout <= 0 {
 			return errors.New("-load is not negative, and -timeout is positive")
+		}
+		if isSet["http"] {
+			if isSet["rounds"] {
+				return errors.New("-rounds and -http exclude each other: the page has rounds as long as it is open")
+			}
+			if !isSet["load"] {
+				s.load = pageLoad
+			}
+			if err := checkHTTP(s.http); err != nil {
+				return err
+			}
 		}
 		if *backend == "" {
 			return nil
@@ -85,6 +110,17 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	return s, err
 }
 
+func checkHTTP(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("-http %q is not host:port, for instance :8080", address)
+	}
+	return nil
+}
+
 func parentMain(args []string, stdout, stderr io.Writer) int {
 	s, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -96,6 +132,13 @@ func parentMain(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 
+	if s.http != "" {
+		if err := servePage(ctx, s, stdout); err != nil {
+			fmt.Fprintln(stderr, "stampede:", err)
+			return status(err)
+		}
+		return 0
+	}
 	results, err := run(ctx, s, newProgress(s))
 	if len(results) > 0 {
 		printTable(stdout, s, results)
@@ -107,12 +150,16 @@ func parentMain(args []string, stdout, stderr io.Writer) int {
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "stampede: interrupted")
 		return 130
-	case errors.Is(err, errNoServer):
-		fmt.Fprintln(stderr, "stampede:", err)
-		return 2
 	case err != nil:
 		fmt.Fprintln(stderr, "stampede:", err)
-		return 1
+		return status(err)
 	}
 	return 0
+}
+
+func status(err error) int {
+	if errors.Is(err, errNoServer) || errors.Is(err, errNoPage) {
+		return 2
+	}
+	return 1
 }

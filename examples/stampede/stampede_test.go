@@ -38,15 +38,26 @@ type program struct {
 
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
+	p := newProgram(t, args...)
+	p.start(t)
+	return p
+}
+
+func newProgram(t *testing.T, args ...string) *program {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	t.Cleanup(cancel)
 	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...), dir: t.TempDir()}
 	p.Env = append(os.Environ(), parentVariable+"=1", "TMPDIR="+p.dir)
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // to be interrupted as from a terminal
+	return p
+}
+
+func (p *program) start(t *testing.T) {
+	t.Helper()
 	require.NoError(t, p.Start())
 	t.Cleanup(func() { _ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL) })
-	return p
 }
 
 // wait returns the exit status. All processes of the fleet have stderr open, and Wait returns when the last of
@@ -194,7 +205,7 @@ func TestGather(t *testing.T) {
 		{Took: []time.Duration{9 * ms}, Values: map[string]int{"v": 1}, Queries: 2},
 	}, "v")
 	require.NoError(t, err)
-	require.Equal(t, round{queries: 3, median: 5 * ms, last: 9 * ms}, one)
+	require.Equal(t, round{queries: 3, byProcess: []int64{1, 2}, median: 5 * ms, last: 9 * ms}, one)
 
 	_, err = gather([]reply{
 		{Took: []time.Duration{ms}, Values: map[string]int{"v": 1}},

@@ -12,10 +12,10 @@ import (
 
 // strategies are what is compared: ways to get the value of a key that may be missing from the cache.
 var strategies = []strategy{
-	{"no protection", unprotected},
-	{"in-process only", inProcess},
-	{"lock only", lockOnly},
-	{layered, layers},
+	{"no protection", "Every caller that misses queries the database.", unprotected},
+	{"in-process only", "The callers of a process share one query.", inProcess},
+	{"lock only", "Every caller takes the distributed lock, and looks again before it queries.", lockOnly},
+	{layered, "The Loader: callers share one flight in a process, and one query in the fleet.", layers},
 }
 
 // layered is the strategy that must query the database exactly once in every round.
@@ -23,6 +23,7 @@ const layered = "layered"
 
 type strategy struct {
 	name  string
+	about string // on the page
 	build func(service) load
 }
 
