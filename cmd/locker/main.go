@@ -6,7 +6,11 @@
 //	go install github.com/golockers/locker/cmd/locker@latest
 //	locker run --backend redis://localhost --key nightly --skip --min-hold 1h -- ./report
 //
-// README.md describes it, and so do locker --help and the manual page that locker man writes.
+// [README.md] describes it, and so do locker --help and the manual page that locker man writes. [The
+// command in an outage] shows what it does when the server is killed.
+//
+// [README.md]: https://github.com/golockers/locker/blob/main/cmd/locker/README.md
+// [The command in an outage]: https://github.com/golockers/locker/blob/main/docs/cli.md
 package main
 
 import (
