@@ -17,8 +17,8 @@
 // [LockAll] and [DoAll] take several locks at once.
 //
 // A backend is anything that implements [Locker]: three stateless operations, each a single
-// attempt. The packages memory, redisv9, redigo and memcache in this module are backends; package
-// conformance tests your own. [Observed] reports what happens to a backend's locks, for metrics
+// attempt. The packages memory, redisv9, redigo and memcache in this module are backends, and the
+// modules rueidis, postgres and etcd are more; package conformance tests your own. [Observed] reports what happens to a backend's locks, for metrics
 // and logs. Package lockertest has a backend for your tests. Package cohort lets the goroutines
 // of a process share one place among the contenders, and package semaphore lets several callers hold
 // a name. Package singleflight builds on locks: when a cache key expires, one process of the fleet
@@ -38,6 +38,22 @@
 // ttl (because of a garbage collection, a stopped machine or a hung network) loses the lock.
 // Choose a ttl that is many times the backend's usual response time: with a keep-alive, 10
 // seconds or more survive a few lost requests.
+//
+// # More
+//
+// The [pages] of the repository begin with [getting started] and [choosing a backend]. The others
+// are about [recipes], [operations], the [guarantees] of each backend, [performance], writing
+// [adapters], and the [design].
+//
+// [pages]: https://github.com/golockers/locker/blob/main/docs/README.md
+// [getting started]: https://github.com/golockers/locker/blob/main/docs/getting-started.md
+// [choosing a backend]: https://github.com/golockers/locker/blob/main/docs/choosing.md
+// [recipes]: https://github.com/golockers/locker/blob/main/docs/recipes.md
+// [operations]: https://github.com/golockers/locker/blob/main/docs/operations.md
+// [guarantees]: https://github.com/golockers/locker/blob/main/docs/guarantees.md
+// [performance]: https://github.com/golockers/locker/blob/main/docs/performance.md
+// [adapters]: https://github.com/golockers/locker/blob/main/docs/adapters.md
+// [design]: https://github.com/golockers/locker/blob/main/docs/design.md
 package locker
 
 import (

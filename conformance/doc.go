@@ -1,6 +1,7 @@
 // Package conformance checks that a [locker.Locker] keeps its contract, and shows where it does
 // not. [RunCache] does the same for a cache that a Loader of package singleflight fills, and
-// [RunSemaphore] for a semaphore.
+// [RunSemaphore] for a semaphore. [Write your own adapter] takes you from nothing to a Locker that
+// passes.
 //
 // An adapter's test is this:
 //
@@ -105,4 +106,6 @@
 // grows with the slowness observed of the backend, plus Config's Granularity if a lock has to
 // expire. So a failure is caused by the Locker or by Config. In races, however, a pass may be luck:
 // if two steps of your backend have to be atomic, run the suite more than once (-count).
+//
+// [Write your own adapter]: https://github.com/golockers/locker/blob/main/docs/adapters.md
 package conformance

@@ -64,7 +64,7 @@
 //
 // Prometheus calls these metrics locker_acquisition_duration_seconds, locker_losses_total and so
 // on. The directory of this package has a dashboard for Grafana, dashboard.json, which uses
-// those names.
+// those names. [What to alert on] explains what they mean for operators.
 //
 // # Spans
 //
@@ -100,4 +100,6 @@
 // and sampled spans. A Load that hit took 0.5 µs bare and 0.8 µs with metrics. These are medians
 // of 8 runs of BenchmarkLock and BenchmarkHit on a virtual machine. A lock on a server takes 100
 // µs or more.
+//
+// [What to alert on]: https://github.com/golockers/locker/blob/main/docs/operations.md#what-to-alert-on
 package otellocker

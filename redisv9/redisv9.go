@@ -30,7 +30,7 @@
 //
 // # Contexts
 //
-// docs/operations.md has the options for production. Set [redis.Options.ContextTimeoutEnabled].
+// [Operations] has the options for production. Set [redis.Options.ContextTimeoutEnabled].
 // Without it go-redis keeps a caller whose deadline has passed waiting for its own timeouts: 3
 // seconds by default, 5 from version 9.22 on, and 10 on a connection on which the server has
 // announced maintenance. A Locker therefore has to run each call with a nearer deadline on a
@@ -52,6 +52,8 @@
 // for a few seconds to the others. Then a lock of that shard may have two holders although no data
 // is lost. Use a Cluster or a single server, or a [redis.RingOptions.HeartbeatFrequency] longer
 // than the process lives: keys then never move, and while a shard is down its locks are errors.
+//
+// [Operations]: https://github.com/golockers/locker/blob/main/docs/operations.md#a-client-for-the-locks
 package redisv9
 
 import (

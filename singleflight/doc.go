@@ -14,7 +14,7 @@
 // The cache can be an adapter's, such as redisv9.NewCache(client, …), or anything else with Get
 // and Set methods: see [Cache]. A backend that is down costs coordination, not availability:
 // values are then loaded without it, unless [WithFailClosed] is used. Call [Loader.Close] before
-// the process ends, so that it leaves no lock behind.
+// the process ends, so that it leaves no lock behind. [Recipes] has a whole service with one.
 //
 // # Which to use
 //
@@ -64,4 +64,6 @@
 // There is one load in the fleet as long as the lock holds: package [locker] describes what that
 // depends on. A process that is stopped while loading, for longer than the lock lasts, may have
 // been overtaken by another when it goes on. It then stores its value only if there is none.
+//
+// [Recipes]: https://github.com/golockers/locker/blob/main/docs/recipes.md#a-hot-key-behind-http
 package singleflight

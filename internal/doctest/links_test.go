@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every relative link in a page leads to a file, and to a heading if it names one.
+// Every relative link and picture in a page leads to a file, and to a heading if it names one.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	root := os.DirFS("../..")
-	links := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	links := regexp.MustCompile(`(?:\]\(|<img src=")([^)"\s]+)[)"]`)
 	found := 0
 	err := fs.WalkDir(root, ".", func(page string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(page, ".md") {
@@ -47,6 +47,45 @@ func TestLinks(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.Greater(t, found, 30, "links are written in another way")
+}
+
+// Every link from the documentation of a package to a page leads there.
+func TestLinksInGo(t *testing.T) {
+	t.Parallel()
+	root := os.DirFS("../..")
+	links := regexp.MustCompile(`https://github\.com/golockers/locker/(?:blob|tree)/main/([^\s#)]+)(?:#([^\s)]+))?`)
+	linked := map[string]bool{}
+	err := fs.WalkDir(root, ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, file)
+		if err != nil {
+			return err
+		}
+		for _, match := range links.FindAllStringSubmatch(string(text), -1) {
+			page, heading := match[1], match[2]
+			linked[page] = true
+			_, err := fs.Stat(root, page)
+			if assert.NoError(t, err, "%s links to %s", file, page) && heading != "" {
+				assert.Contains(t, headings(t, root, page), heading, "%s links to %s", file, page)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+
+	// The index has every page, and the documentation of the packages every page of the index.
+	index, err := fs.ReadFile(root, "docs/README.md")
+	require.NoError(t, err)
+	pages, err := fs.Glob(root, "docs/*.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" {
+			assert.Contains(t, string(index), "]("+name+")", "the index of docs")
+		}
+		assert.True(t, linked[page], "no package's documentation links to %s", page)
+	}
 }
 
 // headings returns the names that GitHub gives to a page's headings.
