@@ -56,7 +56,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 // Title describes what was measured.
 func (r *report) Title() string {
-	return fmt.Sprintf("%s, %d goroutines, %d shared keys", r.Backend, r.Goroutines, r.Keys)
+	return fmt.Sprintf("%s, goroutines: %d, shared keys: %d", r.Backend, r.Goroutines, r.Keys)
 }
 
 func (r *report) print(w io.Writer, asJSON, inColor bool) error {
@@ -130,6 +130,8 @@ func (r *report) svg() ([]byte, error) {
 	p.X.Label.Text, p.Y.Label.Text = "ms", "percentile"
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: 3}
 	p.Add(plotter.NewGrid())
+	// On the right, but with the lines before the names: names are as wide as the font of the reader.
+	p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, 11*vg.Centimeter, vg.Millimeter
 	for i, result := range r.Results {
 		if result.Counts.TotalCount() == 0 {
 			continue

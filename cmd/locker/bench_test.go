@@ -25,7 +25,7 @@ func TestBench(t *testing.T) {
 			return locked(t, 0, nil, append([]string{"bench", "-b", url, "--goroutines", "6", "--keys", "2", "-d", "1s"}, args...)...)
 		}
 		out := bench("-o", html).stdout.String()
-		require.Contains(t, out, url+", 6 goroutines, 2 shared keys\n")
+		require.Contains(t, out, url+", goroutines: 6, shared keys: 2\n")
 		require.Regexp(t, `round trip +[1-9]\d* +[1-9]`, out)
 		require.Regexp(t, `cycle +[1-9]\d* +[1-9]`, out)
 		require.Regexp(t, `hand-off +[1-9]\d* +[1-9]`, out)
