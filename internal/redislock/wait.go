@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/waithook"
 )
 
 const (
@@ -167,6 +168,9 @@ func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string
 			}
 			if place.IsNew && w.joined { // its place was lost, and those of others may be lost as well
 				ws.inbox.mistrust(w)
+			}
+			if !w.isHeld {
+				waithook.Call(ctx)
 			}
 			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
 			w.asked, w.server, w.ticket = s.first, place.Time, place.Ticket
