@@ -25,7 +25,7 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove tools servers
+.PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove pictures tools servers
 .NOTPARALLEL:
 
 help: ## this list
@@ -103,6 +103,12 @@ prove: servers ## the parts of the proof in PROVE, for DURATION each; writes doc
 		LOCKER_TEST_SERVERS=require LOCKER_PROVE=$(DURATION) LOCKER_PROOF=$$PWD/results.jsonl \
 		$(GO) test -p 1 -count=1 -timeout 6h -v $(TESTFLAGS) $(PROVE) && \
 		$(GO) run ./report results.jsonl > proof.md.new && mv proof.md.new ../../../docs/proof.md
+
+# Besides the servers it needs tmux and prometheus.
+pictures: servers ## the pictures and captures in docs/, from real runs
+	STAMPEDE_PICTURES=$(CURDIR)/docs/pictures $(GO) test -C examples/stampede -count=1 -run TestPicture .
+	LOCKER_TEST_CAPTURE=1 $(GO) test -C cmd/locker -count=1 -run TestCapture .
+	$(GO) run -C examples/dashboard . -o $(CURDIR)/docs/pictures/dashboard.svg
 
 tools: $(BIN)/staticcheck ## build apidiff, benchstat and staticcheck into bin/
 
