@@ -75,7 +75,7 @@ func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
 	select {
 	case <-c.ready:
 	case <-s.Ctx.Done():
-		if c.withdraw() || b.locker.waiters.Leave(s, c.ready, c.leave) {
+		if c.withdraw() || b.locker.locks.Leave(s, c.ready, c.leave) {
 			return s.Ctx.Err()
 		}
 		<-c.ready

@@ -150,7 +150,7 @@ func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, er
 
 func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {
 	if s.stale == 0 {
-		return nil, false, s.l.waiters.Err
+		return nil, false, s.l.locks.Err
 	}
 	return s.get(ctx, key)
 }
@@ -164,7 +164,7 @@ func (s *cacheStore) get(ctx context.Context, key string) (b []byte, ok bool, er
 func (s *cacheStore) read(ctx context.Context, key string, request func(context.Context) ([]byte, error)) (
 	b []byte, ok bool, err error) {
 	r := redislock.NewSending(ctx, key)
-	b, err = redislock.Call(&s.l.waiters.Caller, r, func() ([]byte, error) { return request(r.Ctx) })
+	b, err = redislock.Call(&s.l.locks.Caller, r, func() ([]byte, error) { return request(r.Ctx) })
 	if errors.Is(err, redis.Nil) {
 		return nil, false, nil
 	}
@@ -221,7 +221,7 @@ func (s *cacheStore) lifetime(ttl time.Duration) int64 {
 
 // write makes a request about p's key, after those that callers have left behind.
 func (s *cacheStore) write(p *payload, request func() (bool, error)) (bool, error) {
-	return redislock.CallInOrder(&s.l.waiters.Caller, p.Sending, request)
+	return redislock.CallInOrder(&s.l.locks.Caller, p.Sending, request)
 }
 
 // payload is a value on its way to the server. Its Sending has the key in place of a token, and

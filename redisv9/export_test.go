@@ -8,7 +8,7 @@ func SetLinger(l *Locker, d time.Duration) {
 	l.subs.mu.Lock()
 	defer l.subs.mu.Unlock()
 	l.subs.linger = d
-	l.waiters.SetLinger(d)
+	l.locks.SetLinger(d)
 }
 
 // Feeds returns how many subscribed connections l has.
@@ -34,10 +34,10 @@ func Channels(l *Locker) (n int) {
 }
 
 // GivingUp returns how many places in the queue l is giving up.
-func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }
+func GivingUp(l *Locker) int64 { return l.locks.GivingUp() }
 
 // Ghosts returns how many ghosts l keeps.
-func Ghosts(l *Locker) int { return l.waiters.Ghosts() }
+func Ghosts(l *Locker) int { return l.locks.Ghosts() }
 
 // AlwaysBatch makes l send even a single call as a pipeline. It is to be called before l is used.
 func AlwaysBatch(l *Locker) { l.batches.always = true }

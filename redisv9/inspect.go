@@ -19,7 +19,7 @@ import (
 // Inspect and List are answered by a replica as well, which may lag. [locker.Break] changes nothing
 // there: it is an error, [locker.ErrNotHeld] for a lock that the replica does not know.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
-	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
+	return l.locks.Inspect(ctx, key)
 }
 
 // List yields the locks that are held and whose keys begin with prefix. It walks through all keys
@@ -29,39 +29,18 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 // On a Cluster it asks all masters, and on a Ring the shards that are up. A client that is not
 // one of go-redis's own does not show its servers: the error is then [errors.ErrUnsupported].
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
-	return func(yield func(locker.Info, error) bool) {
-		servers, err := l.scans(ctx)
-		if err != nil {
-			yield(locker.Info{}, err)
-			return
-		}
-		locks := redisscan.Locks{
-			KeyPrefix: l.prefix,
-			Inspect:   func(key string) (locker.Info, error) { return l.Inspect(ctx, key) },
-			IsForeign: isForeign,
-		}
-		locks.List(prefix, servers, yield)
-	}
-}
-
-// isForeign reports whether an error from Inspect is about the value at the key.
-func isForeign(err error) bool {
-	return redis.HasErrorPrefix(err, "WRONGTYPE") || errors.Is(err, redislock.ErrForeign) ||
-		errors.Is(err, locker.ErrInvalidToken)
+	return l.locks.List(ctx, prefix, l.scans)
 }
 
 // scans returns a Scan for each server that has locks.
 func (l *Locker) scans(ctx context.Context) (all []redisscan.Scan, err error) {
-	if l.waiters.Err != nil {
-		return nil, l.waiters.Err
-	}
 	var mu sync.Mutex
 	add := func(_ context.Context, server *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, func(cursor uint64, match string) (redisscan.Page, error) {
 			s := redislock.NewSending(ctx, "")
-			return redislock.Call(&l.waiters.Caller, s, func() (redisscan.Page, error) {
+			return redislock.Call(&l.locks.Caller, s, func() (redisscan.Page, error) {
 				keys, next, err := server.Scan(s.Ctx, cursor, match, 1000).Result()
 				return redisscan.Page{Keys: keys, Next: next}, err
 			})

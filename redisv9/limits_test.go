@@ -141,6 +141,6 @@ func TestAutoPipeliner(t *testing.T) {
 			assert.ErrorIs(t, err, errAutoPipeliner, "%s: %s", name, op)
 		}
 	}
-	assert.NoError(t, New(client).waiters.Err)
-	assert.NoError(t, New(struct{ redis.UniversalClient }{client}).waiters.Err, "another wrapper")
+	assert.NoError(t, New(client).locks.Err)
+	assert.NoError(t, New(struct{ redis.UniversalClient }{client}).locks.Err, "another wrapper")
 }

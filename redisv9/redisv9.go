@@ -59,9 +59,6 @@ package redisv9
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
@@ -79,17 +76,13 @@ import (
 // package redigo's. A lock without an expiry is held until its key is deleted.
 type Locker struct {
 	client        redis.UniversalClient
-	prefix        string // of the locks' keys, and of the channels on which their releases are announced
-	names         *redislock.Namespace
 	limits        limits
-	server        subscriber  // makes the subscriptions, except on a Ring
-	batches       *batches    // nil: each call is a request of its own
-	runsOnConnect bool        // the client has an OnConnect
-	alone         bool        // all keys of a lock and the fence counter are on one server, where a script may use them
-	old           atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+	server        subscriber // makes the subscriptions, except on a Ring
+	batches       *batches   // nil: each call is a request of its own
+	runsOnConnect bool       // the client has an OnConnect
 
-	subs    subscriptions
-	waiters *redislock.Waiters
+	subs  subscriptions
+	locks *redislock.Locks
 }
 
 var (
@@ -147,11 +140,9 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	if o.prefix == "" {
-		o.prefix = redislock.DefaultPrefix
-	}
-	l := &Locker{client: client, prefix: o.prefix}
+	l := &Locker{client: client}
 	var c redislock.Config
+	single := false // all keys are on one server, where a script may use them
 	switch client := client.(type) {
 	case nil:
 		c.Err = errNoClient
@@ -164,7 +155,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		o := client.Options()
 		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
 		l.runsOnConnect = o.OnConnect != nil
-		l.alone, c.Counted = true, true
+		single, c.Counted = true, true
 	case *redis.Ring:
 		if client == nil {
 			c.Err = errNoClient
@@ -191,23 +182,20 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		l.limits = limitsOfUnknown()
 		l.runsOnConnect = true // it may
 	}
-	l.names = redislock.NewNamespace(o.prefix, l.alone)
+	c.Names = redislock.NewNamespace(o.prefix, single)
 	l.server = &anySubscriber{l.client}
 	l.subs.timeout = l.limits.io
-	c.Inline, c.Unbounded = l.limits.inline, l.limits.unbounded
-	c.Names, c.Run, c.Hubs, c.ServerOf = l.names, l.run, l.hubs, l.serverOf
-	l.waiters = redislock.NewWaiters(c)
+	c.Timeout, c.Inline, c.Unbounded = l.limits.io, l.limits.inline, l.limits.unbounded
+	c.Requests = redislock.Requests{Set: l.set, SetGet: l.setGet, Eval: l.eval, IsReply: redis.HasErrorPrefix}
+	c.Hubs, c.ServerOf = l.hubs, l.serverOf
+	l.locks = redislock.New(c)
 	if _, ok := l.client.(*redis.Client); ok && c.Err == nil && o.slots > 0 {
 		l.batches = &batches{locker: l, slots: o.slots}
 	}
 	return l
 }
 
-var (
-	errNoClient = errors.New("redisv9: nil client")
-	errRepeated = errors.New("done, but the request was sent again, and an earlier one may yet arrive")
-	errChanging = errors.New("the lock changed hands during each of three tries")
-)
+var errNoClient = errors.New("redisv9: nil client")
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
@@ -215,65 +203,7 @@ var (
 // an error for a request that was sent again, as Extend does, and so it does beside a queue and
 // before Redis 7.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
-		ms, err := redislock.Milliseconds(ttl)
-		if err != nil {
-			return false, err
-		}
-		return l.acquire(s, l.names.Keys(key), ms)
-	})
-}
-
-func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
-	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-	for range 3 {
-		sends := s.Sends()
-		// A Locker that has met a queue lately respects it; SET does not.
-		if l.old.Load() || l.waiters.Busy() {
-			reply, err := l.run(redislock.Look, keys, s, ms)
-			if err != nil || reply == int64(1) {
-				return sentOnce(s, sends, err)
-			}
-			return false, s.Refused(l.limits.io, ttl)
-		}
-		reply, err := l.do(s, "set", keys.Lock, s, "px", ms, "nx", "get")
-		holder, isText := reply.(string)
-		switch {
-		case errors.Is(err, redis.Nil) && s.Sends() > sends: // it was free, and is set
-			return true, nil
-		case err == nil && !isText:
-			return false, fmt.Errorf("unexpected reply to SET with GET: %v", reply)
-		case err == nil && holder != s.Token:
-			if err := redislock.CheckHolder(holder); err != nil {
-				return false, err
-			}
-			return false, s.Refused(l.limits.io, ttl)
-		case err == nil: // it is ours; a SET that may yet arrive changes nothing while it is
-			sends = s.Sends()
-			reply, err := l.run(redislock.Extend, keys, s, ms)
-			if err != nil || reply == int64(1) {
-				return sentOnce(s, sends, err)
-			}
-			// It expired just now: try again.
-		case redis.HasErrorPrefix(err, "syntax error"):
-			l.old.Store(true)
-			s.Undo()
-		default:
-			return false, err
-		}
-	}
-	return false, errChanging
-}
-
-// sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
-// what s.Sends was before the script. If there was more than one request since, an earlier one may
-// yet arrive and set the remaining time again.
-func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
-	if err == nil && s.Sends()-before > 1 {
-		err = errRepeated
-	}
-	return err == nil, err
+	return l.locks.Acquire(ctx, key, token, ttl)
 }
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
@@ -283,18 +213,7 @@ func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
 // last reply was positive: an earlier request may still arrive and set the remaining time to ttl,
 // even if the lock has been extended further since.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
-		ms, err := redislock.Milliseconds(ttl)
-		if err != nil {
-			return false, err
-		}
-		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
-		if err != nil || reply == int64(1) {
-			return sentOnce(s, 0, err)
-		}
-		return false, nil
-	})
+	return l.locks.Extend(ctx, key, token, ttl)
 }
 
 // Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
@@ -303,11 +222,7 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 // not hold the lock, Release reports true: an earlier copy may have released it, and in any case
 // token does not hold it.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
-		freed, err := l.waiters.Release(l.names.Keys(key), s)
-		return err == nil && (freed.Released || s.Sends() > 1), err
-	})
+	return l.locks.Release(ctx, key, token)
 }
 
 // Fence returns a fencing number for a lock that token holds: one more than the last number under
@@ -316,22 +231,5 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 // that lags, unless the server's clock is behind the one that minted the last number. Fence takes
 // one request, two on a Ring or a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	fence, err = redislock.CallInOrder(&l.waiters.Caller, s, func() (uint64, error) {
-		counter, lock := l.names.FenceCounter(), l.prefix+key
-		if l.alone {
-			return redislock.ParseFence(l.eval(redislock.Fence, counter, lock, s))
-		}
-		// The number comes before the check, so that a later holder's number is greater.
-		fence, err := redislock.ParseFence(l.eval(redislock.Count, counter, "", s))
-		if err != nil {
-			return 0, err
-		}
-		reply, err := l.eval(redislock.Holds, lock, "", s)
-		if reply != int64(1) || err != nil {
-			return 0, err
-		}
-		return fence, nil
-	})
-	return fence, fence > 0 && err == nil, err
+	return l.locks.Fence(ctx, key, token)
 }

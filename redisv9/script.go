@@ -2,46 +2,58 @@ package redisv9
 
 import (
 	"errors"
-	"time"
+	"fmt"
 
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
 
-// run runs a script on a lock, with s as its first argument. While a Cluster moves the lock's slot
-// to another node, the lock and the queue may be on different nodes. The script is then run on the
-// lock alone.
-func (l *Locker) run(script redislock.Script, keys redislock.Keys, s *redislock.Sending, args ...any) (any, error) {
-	reply, err := l.eval(script, keys.Lock, keys.Queue, s, args...)
-	if err != nil && keys.Queue != "" && redis.HasErrorPrefix(err, "TRYAGAIN") {
-		reply, err = l.eval(script, keys.Lock, "", s, args...)
-	}
-	return reply, err
+// set and setGet take a lock if it is free; see [redislock.Requests].
+func (l *Locker) set(s *redislock.Sending, lock string, ms int64) (wasFree bool, err error) {
+	cmd := redis.NewBoolCmd(s.Ctx, "set", lock, s, "px", ms, "nx") // which spares go-redis an error for a nil reply
+	err = l.process(s, cmd)
+	return err == nil && cmd.Val(), err
 }
 
-// eval runs a script on one key, or two if key2 is not empty. A server that does not have the
-// script is sent its text.
-func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.Sending, args ...any) (any, error) {
-	request := make([]any, 0, 6+len(args))
-	request = append(request, "evalsha", script.Hash)
-	if key2 == "" {
-		request = append(request, 1, key1)
+func (l *Locker) setGet(s *redislock.Sending, lock string, ms int64) (holder string, wasFree bool, err error) {
+	before := s.Sends()
+	reply, err := l.do(s, "set", lock, s, "px", ms, "nx", "get")
+	if errors.Is(err, redis.Nil) && s.Sends() > before {
+		return "", true, nil
+	}
+	holder, isText := reply.(string)
+	if err == nil && !isText {
+		err = fmt.Errorf("unexpected reply to SET with GET: %v", reply)
+	}
+	return holder, false, err
+}
+
+// eval runs a script.
+func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (reply any, err error) {
+	size := 6 + len(e.More)
+	if e.TTL > 0 {
+		size++
+	}
+	request := make([]any, 0, size)
+	if e.IsNew {
+		request = append(request, "eval", e.Text)
 	} else {
-		request = append(request, 2, key1, key2)
+		request = append(request, "evalsha", e.Hash)
 	}
-	request = append(append(request, s), args...)
-	start := time.Now()
-	reply, err := l.do(s, request...)
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		request[0], request[1] = "eval", script.Text
-		start = time.Now()
-		reply, err = l.do(s, request...)
+	if e.Key2 == "" {
+		request = append(request, 1, e.Key1)
+	} else {
+		request = append(request, 2, e.Key1, e.Key2)
 	}
-	if err == nil {
-		l.waiters.RoundTrip.Add(time.Since(start))
-	} else if foreign := redislock.ForeignReply(err.Error()); foreign != nil {
-		return nil, foreign
-	} else if errors.Is(err, redis.ErrClosed) {
+	request = append(request, s)
+	if e.TTL > 0 {
+		request = append(request, e.TTL)
+	}
+	for _, arg := range e.More {
+		request = append(request, arg)
+	}
+	reply, err = l.do(s, request...)
+	if errors.Is(err, redis.ErrClosed) {
 		err = closedError{err}
 	}
 	return reply, err

@@ -2,12 +2,8 @@ package redisv9
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
-	"github.com/golockers/locker/internal/redislock"
-	"github.com/golockers/locker/internal/waithook"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,47 +28,8 @@ import (
 // is given up in the background. The error is [errors.ErrUnsupported] for names with a } but
 // without a hash tag on Ring and Cluster.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
-	keys := l.names.Keys(key)
-	ms, err := redislock.Milliseconds(ttl)
-	switch {
-	case ctx.Err() != nil:
-		return time.Time{}, ctx.Err()
-	case err != nil:
-		return time.Time{}, err
-	case keys.Queue == "":
-		return time.Time{}, errNoQueue
-	case l.waiters.Busy():
-		return l.waiters.Wait(ctx, key, keys, token, ttl, false)
-	}
-	s := redislock.NewSending(ctx, token)
-	acquired, err := redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
-		// The queue's script will find the holder, which may be this token. So the reply need not
-		// name it, which spares go-redis an error for a nil reply.
-		set := redis.NewBoolCmd(s.Ctx, "set", keys.Lock, s, "px", ms, "nx")
-		sent := time.Now()
-		err := l.process(s, set)
-		s.Came(err)
-		if err == nil {
-			l.waiters.RoundTrip.Add(time.Since(sent))
-		}
-		if err == nil && !set.Val() {
-			err = s.Refused(l.limits.io, l.limits.io)
-		}
-		return err == nil && set.Val(), err
-	})
-	switch {
-	case acquired:
-		return s.First().Add(ttl), nil
-	case err == nil:
-		waithook.Call(ctx)
-		return l.waiters.Wait(ctx, key, keys, token, ttl, true)
-	}
-	l.waiters.GiveUp(ctx, keys, s)
-	return time.Time{}, err
+	return l.locks.Wait(ctx, key, token, ttl)
 }
-
-var errNoQueue = fmt.Errorf("the name has a } but no hash tag, so its queue cannot be in its slot: %w",
-	errors.ErrUnsupported)
 
 // serverOf returns what stands for the server of a lock: on a Cluster its master, as far as is
 // known, and otherwise nil. The client must have been used: then there is no request.

@@ -3,7 +3,6 @@ package redisv9
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/golockers/locker/internal/pubsub"
@@ -21,22 +20,11 @@ import (
 // user of the server may not subscribe to the key, the error is [errors.ErrUnsupported]; other keys
 // are not affected.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	hubs, err := l.hubs(ctx)
-	var woken <-chan struct{}
-	if err == nil {
-		woken, err = pubsub.Watch(ctx, l.prefix+key, hubs...)
-	}
-	if err != nil {
-		return nil, unsupported(err)
-	}
-	return woken, nil
+	return l.locks.Watch(ctx, key)
 }
 
 // hubs returns a hub for each server on which a channel's messages may be published.
 func (l *Locker) hubs(ctx context.Context) ([]*pubsub.Hub, error) {
-	if l.waiters.Err != nil {
-		return nil, l.waiters.Err
-	}
 	servers, err := l.servers(ctx)
 	if err != nil {
 		return nil, err
@@ -62,13 +50,4 @@ func (l *Locker) servers(ctx context.Context) ([]subscriber, error) {
 		err = errors.New("no shard of the ring is up")
 	}
 	return shards, err
-}
-
-// unsupported marks the error for a user who may not subscribe, since there are other ways to
-// wait.
-func unsupported(err error) error {
-	if redis.HasErrorPrefix(err, "NOPERM") {
-		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
-	}
-	return err
 }

@@ -6,7 +6,7 @@ import "time"
 // is used.
 func SetLinger(l *Locker, d time.Duration) {
 	l.hub.SetLinger(d)
-	l.waiters.SetLinger(d)
+	l.locks.SetLinger(d)
 }
 
 // SetCallTimeout sets how long, at least, l waits for a reply. It is to be called before l is used.
@@ -16,4 +16,4 @@ func SetCallTimeout(l *Locker, d time.Duration) { l.deadlines.timeout = d }
 func IsConnected(l *Locker) bool { return l.hub.InUse() }
 
 // GivingUp returns how many places in the queue l is giving up.
-func GivingUp(l *Locker) int64 { return l.waiters.GivingUp() }
+func GivingUp(l *Locker) int64 { return l.locks.GivingUp() }

@@ -2,7 +2,6 @@ package rueidis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -18,39 +17,18 @@ import (
 // package redigo, a plain time and a value of another type are errors. A client whose options send
 // all commands to a replica gets an answer from there, which may lag.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
-	return l.waiters.Inspect(ctx, key, l.names.Keys(key))
+	return l.locks.Inspect(ctx, key)
 }
 
 // List yields the locks that are held and whose keys begin with prefix. It walks through all keys
 // of the server, on a Cluster of all masters, with SCAN, about a thousand in one request, and makes
 // a request for each lock. It remembers the keys that it has seen, since SCAN may repeat them.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
-	return func(yield func(locker.Info, error) bool) {
-		servers, err := l.scans(ctx)
-		if err != nil {
-			yield(locker.Info{}, err)
-			return
-		}
-		locks := redisscan.Locks{
-			KeyPrefix: l.prefix,
-			Inspect:   func(key string) (locker.Info, error) { return l.Inspect(ctx, key) },
-			IsForeign: isForeign,
-		}
-		locks.List(prefix, servers, yield)
-	}
-}
-
-// isForeign reports whether an error from Inspect is about the value at the key.
-func isForeign(err error) bool {
-	return isReply(err, "WRONGTYPE") || errors.Is(err, redislock.ErrForeign) ||
-		errors.Is(err, locker.ErrInvalidToken)
+	return l.locks.List(ctx, prefix, l.scans)
 }
 
 // scans returns a Scan for each server that has locks.
 func (l *Locker) scans(ctx context.Context) (all []redisscan.Scan, err error) {
-	if l.waiters.Err != nil {
-		return nil, l.waiters.Err
-	}
 	if l.alone {
 		return []redisscan.Scan{l.scan(ctx, l.client)}, nil
 	}
@@ -103,7 +81,7 @@ func (l *Locker) scan(ctx context.Context, server rueidis.Client) redisscan.Scan
 // ask sends a command without a key or a token to one server.
 func (l *Locker) ask(ctx context.Context, server rueidis.Client, command ...string) (any, error) {
 	s := redislock.NewSending(ctx, "")
-	return redislock.Call(&l.waiters.Caller, s, func() (any, error) {
+	return redislock.Call(&l.locks.Caller, s, func() (any, error) {
 		return l.doOn(server, s, server.B().Arbitrary(command...).Build())
 	})
 }

@@ -33,10 +33,7 @@ package rueidis
 import (
 	"context"
 	"errors"
-	"math"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
@@ -57,14 +54,11 @@ import (
 // package redigo's. A lock without an expiry is held until its key is deleted.
 type Locker struct {
 	client rueidis.Client
-	prefix string // of the locks' keys, and of the channels on which their releases are announced
-	names  *redislock.Namespace
-	alone  bool        // all keys of a lock and the fence counter are on one server, where a script may use them
-	old    atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+	alone  bool // all keys are on one server, where a script may use them
 
 	deadlines deadlines
 	hub       *pubsub.Hub
-	waiters   *redislock.Waiters
+	locks     *redislock.Locks
 }
 
 var (
@@ -99,117 +93,37 @@ func New(client rueidis.Client, opts ...Option) *Locker {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	if o.prefix == "" {
-		o.prefix = redislock.DefaultPrefix
-	}
-	l := &Locker{client: client, prefix: o.prefix, deadlines: deadlines{timeout: callTimeout}}
-	c := redislock.Config{Inline: inflight.Never, Run: l.run}
+	l := &Locker{client: client, deadlines: deadlines{timeout: callTimeout}}
+	c := redislock.Config{Timeout: replyTimeout, Inline: inflight.Never}
 	if c.Err = check(client); c.Err != errNoClient {
 		l.alone = client.Mode() != rueidis.ClientModeCluster
 	}
-	l.names = redislock.NewNamespace(o.prefix, l.alone)
 	l.hub = pubsub.New(l.dial, replyTimeout)
-	c.Names, c.Counted, c.MaxLooks = l.names, l.alone, maxLooks
-	c.Hubs, c.ServerOf = l.hubs, l.serverOf
-	l.waiters = redislock.NewWaiters(c)
+	c.Requests = redislock.Requests{Set: l.set, SetGet: l.setGet, Eval: l.eval, IsReply: isReply}
+	c.Names, c.Counted = redislock.NewNamespace(o.prefix, l.alone), l.alone
+	c.Hubs, c.ServerOf, c.MaxLooks = l.hubs, l.serverOf, maxLooks
+	l.locks = redislock.New(c)
 	return l
 }
-
-var (
-	errRepeated = errors.New("done, but the request was sent again, and an earlier one may yet arrive")
-	errChanging = errors.New("the lock changed hands during each of three tries")
-)
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
 // Locker. When token holds the lock already, ttl replaces the remaining time.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	return redislock.Call(&l.waiters.Caller, s, func() (bool, error) {
-		ms, err := redislock.Milliseconds(ttl)
-		if err != nil {
-			return false, err
-		}
-		return l.acquire(s, l.names.Keys(key), ms)
-	})
-}
-
-func (l *Locker) acquire(s *redislock.Sending, keys redislock.Keys, ms int64) (bool, error) {
-	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-	for range 3 {
-		sends := s.Sends()
-		// A Locker that has met a queue lately respects it; SET does not.
-		if l.old.Load() || l.waiters.Busy() {
-			reply, err := l.run(redislock.Look, keys, s, ms)
-			if err != nil || reply == int64(1) {
-				return sentOnce(s, sends, err)
-			}
-			return false, s.Refused(replyTimeout, ttl)
-		}
-		reply, err := l.do(s, l.command([]string{"SET"}, []string{keys.Lock},
-			s.Token, "PX", strconv.FormatInt(ms, 10), "NX", "GET"))
-		holder, isHeld := reply.(string)
-		switch {
-		case isReply(err, "syntax error"):
-			l.old.Store(true)
-			s.Undo()
-		case err != nil:
-			return false, err
-		case !isHeld: // it was free, and is set
-			return true, nil
-		case holder != s.Token:
-			if err := redislock.CheckHolder(holder); err != nil {
-				return false, err
-			}
-			return false, s.Refused(replyTimeout, ttl)
-		default: // it is ours; a SET that may yet arrive changes nothing while it is
-			sends = s.Sends()
-			reply, err := l.run(redislock.Extend, keys, s, ms)
-			if err != nil || reply == int64(1) {
-				return sentOnce(s, sends, err)
-			}
-			// It expired just now: try again.
-		}
-	}
-	return false, errChanging
-}
-
-// sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
-// what s.Sends was before the script. If there was more than one request since, an earlier one may
-// yet arrive and set the remaining time again.
-func sentOnce(s *redislock.Sending, before int, err error) (bool, error) {
-	if err == nil && s.Sends()-before > 1 {
-		err = errRepeated
-	}
-	return err == nil, err
+	return l.locks.Acquire(ctx, key, token, ttl)
 }
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it
 // waits, as long as ctx lasts, for a call for the same token that a caller has left behind.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
-		ms, err := redislock.Milliseconds(ttl)
-		if err != nil {
-			return false, err
-		}
-		reply, err := l.run(redislock.Extend, l.names.Keys(key), s, ms)
-		if err != nil || reply == int64(1) {
-			return sentOnce(s, 0, err)
-		}
-		return false, nil
-	})
+	return l.locks.Extend(ctx, key, token, ttl)
 }
 
 // Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
 // reports false if token does not hold the lock; if no token does, it still serves the queue.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	return redislock.CallInOrder(&l.waiters.Caller, s, func() (bool, error) {
-		freed, err := l.waiters.Release(l.names.Keys(key), s)
-		return err == nil && (freed.Released || s.Sends() > 1), err
-	})
+	return l.locks.Release(ctx, key, token)
 }
 
 // Fence returns a fencing number for a lock that token holds: one more than the last number under
@@ -218,24 +132,7 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 // that lags, unless the server's clock is behind the one that minted the last number. Fence takes
 // one request, two on a Cluster.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	s := redislock.NewSending(ctx, token)
-	fence, err = redislock.CallInOrder(&l.waiters.Caller, s, func() (uint64, error) {
-		counter, lock := l.names.FenceCounter(), l.prefix+key
-		if l.alone {
-			return redislock.ParseFence(l.eval(redislock.Fence, counter, lock, s))
-		}
-		// The number comes before the check, so that a later holder's number is greater.
-		fence, err := redislock.ParseFence(l.eval(redislock.Count, counter, "", s))
-		if err != nil {
-			return 0, err
-		}
-		reply, err := l.eval(redislock.Holds, lock, "", s)
-		if reply != int64(1) || err != nil {
-			return 0, err
-		}
-		return fence, nil
-	})
-	return fence, fence > 0 && err == nil, err
+	return l.locks.Fence(ctx, key, token)
 }
 
 // isReply reports whether err is an error reply of a server that begins with prefix.

@@ -9,52 +9,36 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// run runs a script on a lock, with s as its first argument. While a Cluster moves the lock's slot
-// to another node, the lock and the queue may be on different nodes. The script is then run on the
-// lock alone.
-func (l *Locker) run(script redislock.Script, keys redislock.Keys, s *redislock.Sending, args ...any) (any, error) {
-	reply, err := l.eval(script, keys.Lock, keys.Queue, s, args...)
-	if err != nil && keys.Queue != "" && isReply(err, "TRYAGAIN") {
-		reply, err = l.eval(script, keys.Lock, "", s, args...)
-	}
-	return reply, err
+// set and setGet take a lock if it is free; see [redislock.Requests].
+func (l *Locker) set(s *redislock.Sending, lock string, ms int64) (wasFree bool, err error) {
+	reply, err := l.do(s, l.command([]string{"SET"}, []string{lock}, s.Token, "PX", strconv.FormatInt(ms, 10), "NX"))
+	return err == nil && reply != nil, err
 }
 
-// eval runs a script on one key, or two if key2 is not empty. A server that does not have the
-// script is sent its text.
-func (l *Locker) eval(script redislock.Script, key1, key2 string, s *redislock.Sending, args ...any) (any, error) {
-	start := time.Now()
-	reply, err := l.do(s, l.script("EVALSHA", script.Hash, key1, key2, s.Token, args))
-	if err != nil && isReply(err, "NOSCRIPT") {
-		start = time.Now()
-		reply, err = l.do(s, l.script("EVAL", script.Text, key1, key2, s.Token, args))
+func (l *Locker) setGet(s *redislock.Sending, lock string, ms int64) (holder string, wasFree bool, err error) {
+	reply, err := l.do(s, l.command([]string{"SET"}, []string{lock},
+		s.Token, "PX", strconv.FormatInt(ms, 10), "NX", "GET"))
+	holder, isHeld := reply.(string)
+	return holder, err == nil && !isHeld, err
+}
+
+// eval runs a script.
+func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (any, error) {
+	name, script := "EVALSHA", e.Hash
+	if e.IsNew {
+		name, script = "EVAL", e.Text
 	}
-	if err == nil {
-		l.waiters.RoundTrip.Add(time.Since(start))
-	} else if foreign := redislock.ForeignReply(err.Error()); foreign != nil {
-		return nil, foreign
+	keys := []string{e.Key1, e.Key2}
+	if e.Key2 == "" {
+		keys = keys[:1]
 	}
+	args := append(make([]string, 0, 4), s.Token)
+	if e.TTL > 0 {
+		args = append(args, strconv.FormatInt(e.TTL, 10))
+	}
+	args = append(args, e.More...)
+	reply, err := l.do(s, l.command([]string{name, script, strconv.Itoa(len(keys))}, keys, args...))
 	return reply, l.closed(err)
-}
-
-// script builds a command that runs a script.
-func (l *Locker) script(name, script, key1, key2, token string, args []any) rueidis.Completed {
-	after := make([]string, 1, 4)
-	after[0] = token
-	for _, arg := range args {
-		switch arg := arg.(type) {
-		case string:
-			after = append(after, arg)
-		case int64:
-			after = append(after, strconv.FormatInt(arg, 10))
-		default:
-			panic(fmt.Sprintf("an argument of type %T", arg))
-		}
-	}
-	if key2 == "" {
-		return l.command([]string{name, script, "1"}, []string{key1}, after...)
-	}
-	return l.command([]string{name, script, "2"}, []string{key1, key2}, after...)
 }
 
 // command builds a command. It is not marked as read-only, not even if it is: rueidis then does not

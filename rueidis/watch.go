@@ -2,8 +2,6 @@ package rueidis
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/golockers/locker/internal/pubsub"
 )
@@ -17,30 +15,8 @@ import (
 // six seconds. If the user of the server may not subscribe to the key, the error is
 // [errors.ErrUnsupported]; other keys are not affected.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	hubs, err := l.hubs(ctx)
-	var woken <-chan struct{}
-	if err == nil {
-		woken, err = pubsub.Watch(ctx, l.prefix+key, hubs...)
-	}
-	if err != nil {
-		return nil, unsupported(err)
-	}
-	return woken, nil
+	return l.locks.Watch(ctx, key)
 }
 
 // hubs returns the hub of all channels: what is published in a Cluster reaches every node.
-func (l *Locker) hubs(context.Context) ([]*pubsub.Hub, error) {
-	if l.waiters.Err != nil {
-		return nil, l.waiters.Err
-	}
-	return []*pubsub.Hub{l.hub}, nil
-}
-
-// unsupported marks the error for a user who may not subscribe, since there are other ways to
-// wait.
-func unsupported(err error) error {
-	if isReply(err, "NOPERM") {
-		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
-	}
-	return err
-}
+func (l *Locker) hubs(context.Context) ([]*pubsub.Hub, error) { return []*pubsub.Hub{l.hub}, nil }

@@ -92,9 +92,6 @@ func (s *Sending) Once(send func() error) error {
 // server replied that it did nothing.
 func (s *Sending) Sends() int { return s.sends }
 
-// First returns when the token first left the process.
-func (s *Sending) First() time.Time { return s.first }
-
 // Undo takes back a request of the last command, if there was one: it did nothing.
 func (s *Sending) Undo() {
 	if s.sends > s.before {
@@ -118,8 +115,8 @@ func (s *Sending) didNothing(err error) bool {
 	return false
 }
 
-// Came records the outcome of a request.
-func (s *Sending) Came(err error) { s.answered = err == nil && s.sends == 1 }
+// came records the outcome of a request.
+func (s *Sending) came(err error) { s.answered = err == nil && s.sends == 1 }
 
 // MarshalBinary implements [encoding.BinaryMarshaler].
 func (s *Sending) MarshalBinary() ([]byte, error) {
@@ -224,11 +221,11 @@ func callAfter[T any](c *Caller, s *Sending, inOrder bool, f func() (T, error)) 
 
 var errNoReply = errors.New("no reply within 3 seconds, and the client has no timeout of its own")
 
-// RoundTrip is the smoothed duration of a Locker's requests. It grows faster than it shrinks, since
+// roundTrip is the smoothed duration of a Locker's requests. It grows faster than it shrinks, since
 // a lock is lost if the time to claim it is too short, and nothing is lost if it is too long.
-type RoundTrip struct{ ns atomic.Int64 }
+type roundTrip struct{ ns atomic.Int64 }
 
-func (r *RoundTrip) Add(d time.Duration) {
+func (r *roundTrip) add(d time.Duration) {
 	old := r.ns.Load()
 	weight := int64(8)
 	switch {
@@ -241,11 +238,11 @@ func (r *RoundTrip) Add(d time.Duration) {
 }
 
 // claim returns how long a waiter needs to claim a lock.
-func (r *RoundTrip) claim() time.Duration { return Claim(time.Duration(r.ns.Load())) }
+func (r *roundTrip) claim() time.Duration { return Claim(time.Duration(r.ns.Load())) }
 
-// Milliseconds validates a ttl and rounds it up. Redis can express the longest Duration, 292 years,
+// milliseconds validates a ttl and rounds it up. Redis can express the longest Duration, 292 years,
 // from any year on.
-func Milliseconds(ttl time.Duration) (int64, error) {
+func milliseconds(ttl time.Duration) (int64, error) {
 	if ttl <= 0 {
 		return 0, fmt.Errorf("%w: %v", locker.ErrInvalidTTL, ttl)
 	}

@@ -185,7 +185,7 @@ func (ws *Waiters) leaveNow(g *ghost) error {
 	defer cancel()
 	s := &Sending{Ctx: ctx, Token: g.token}
 	freed, err := Call(&ws.Caller, s, func() (Freed, error) {
-		return ws.Release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
+		return ws.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
 	})
 	if err == nil {
 		ws.inbox.hasLeft(g, freed)

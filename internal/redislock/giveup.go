@@ -16,13 +16,6 @@ const (
 	maxSweeps  = 256                  // keys whose queues a Locker may have to serve again
 )
 
-// GiveUp releases a lock that last may have taken, or may yet take, in the background.
-func (ws *Waiters) GiveUp(ctx context.Context, keys Keys, last *Sending) {
-	if ws.Err == nil && !last.isUnsent() {
-		ws.giveUp(ctx, keys, last, nil, false)
-	}
-}
-
 // giveUp takes w's entry out of the queue in the background, and releases the lock if it was
 // granted. It outlives ctx. Without w it only releases the lock. One request is enough if all
 // earlier requests have been answered. Otherwise one of them may still arrive, and take the lock or
@@ -47,9 +40,9 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 			s := &Sending{Ctx: ctx, Token: last.Token}
 			freed, err := CallInOrder(&ws.Caller, s, func() (Freed, error) {
 				if w == nil {
-					return ws.Release(keys, s)
+					return ws.release(keys, s)
 				}
-				return ws.Release(keys, s, entries[0], entries[1])
+				return ws.release(keys, s, entries[0], entries[1])
 			})
 			// CallInOrder has waited for the last request, so it may be read now.
 			switch {
@@ -88,9 +81,9 @@ func (ws *Waiters) served(w *waiting, last *Sending) {
 	}
 }
 
-// Release runs the script of that name, and makes sure that the queue moves on.
-func (ws *Waiters) Release(keys Keys, s *Sending, args ...any) (Freed, error) {
-	reply, err := ws.run(Release, keys, s, args...)
+// release runs the script of that name, and makes sure that the queue moves on.
+func (ws *Waiters) release(keys Keys, s *Sending, more ...string) (Freed, error) {
+	reply, err := ws.run(Release, keys, s, 0, more...)
 	if err != nil {
 		return Freed{}, err
 	}
@@ -126,7 +119,7 @@ func (ws *Waiters) sweepLater(keys Keys, after time.Duration) {
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 		defer cancel()
-		reply, err := ws.run(Sweep, keys, &Sending{Ctx: ctx, Token: rand.Text()})
+		reply, err := ws.run(Sweep, keys, &Sending{Ctx: ctx, Token: rand.Text()}, 0)
 		if err != nil {
 			return
 		}

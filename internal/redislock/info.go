@@ -2,19 +2,22 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redisscan"
 )
 
 // Inspect reports who holds a lock.
-func (ws *Waiters) Inspect(ctx context.Context, key string, keys Keys) (locker.Info, error) {
+func (l *Locks) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	s := NewSending(ctx, "")
-	info, err := Call(&ws.Caller, s, func() (locker.Info, error) {
-		reply, err := ws.run(Inspect, keys, s)
+	info, err := Call(&l.Caller, s, func() (locker.Info, error) {
+		reply, err := l.run(Inspect, l.names.Keys(key), s, 0)
 		if err != nil {
 			return locker.Info{}, err
 		}
@@ -22,6 +25,33 @@ func (ws *Waiters) Inspect(ctx context.Context, key string, keys Keys) (locker.I
 	})
 	info.Key = key
 	return info, err
+}
+
+// List yields the locks on the servers that scans returns whose keys begin with prefix.
+func (l *Locks) List(ctx context.Context, prefix string,
+	scans func(context.Context) ([]redisscan.Scan, error)) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		var servers []redisscan.Scan
+		err := l.Err
+		if err == nil {
+			servers, err = scans(ctx)
+		}
+		if err != nil {
+			yield(locker.Info{}, err)
+			return
+		}
+		locks := redisscan.Locks{
+			KeyPrefix: l.names.prefix,
+			Inspect:   func(key string) (locker.Info, error) { return l.Inspect(ctx, key) },
+			IsForeign: l.isAboutValue,
+		}
+		locks.List(prefix, servers, yield)
+	}
+}
+
+// isAboutValue reports whether an error from Inspect is about the value at the key.
+func (l *Locks) isAboutValue(err error) bool {
+	return l.requests.IsReply(err, "WRONGTYPE") || errors.Is(err, ErrForeign) || errors.Is(err, locker.ErrInvalidToken)
 }
 
 // ParseInfo reads the reply to an [Inspect]. A value that no adapter of this package has written is

@@ -18,43 +18,30 @@ const (
 	lateMax  = 3                    // how many grants may come too late before one is returned as it is
 )
 
-// Waiters are the waiters of one Locker. [NewWaiters] makes them.
+// Waiters are the waiters of one Locker.
 type Waiters struct {
 	Caller
-	RoundTrip RoundTrip // the adapter adds to it
 
-	run      func(script Script, keys Keys, s *Sending, args ...any) (any, error)
-	counted  bool
-	inbox    inbox
-	sweeps   sweeps
-	leavers  leavers
-	number   atomic.Uint64 // of waiters so far
-	givingUp atomic.Int64  // waiters giving up their place in the queue
+	run       func(script Script, keys Keys, s *Sending, ms int64, more ...string) (any, error)
+	counted   bool
+	roundTrip roundTrip
+	inbox     inbox
+	sweeps    sweeps
+	leavers   leavers
+	number    atomic.Uint64 // of waiters so far
+	givingUp  atomic.Int64  // waiters giving up their place in the queue
 }
 
-// Config is what Waiters need of an adapter.
-type Config struct {
-	Err       error         // see [Caller]
-	Inline    time.Duration // see [Caller]
-	Unbounded bool          // see [Caller]
-	Source
-	Names *Namespace
-	// Run runs a script on a lock, with s as its first argument, and returns its reply.
-	Run func(script Script, keys Keys, s *Sending, args ...any) (any, error)
-	// Counted means that subscriptions are with the server that has the lock, so it can count them.
-	Counted bool
-}
-
-// NewWaiters returns the waiters of a Locker.
-func NewWaiters(c Config) *Waiters {
-	ws := &Waiters{run: c.Run, counted: c.Counted}
+func newWaiters(c Config,
+	run func(script Script, keys Keys, s *Sending, ms int64, more ...string) (any, error)) *Waiters {
+	ws := &Waiters{run: run, counted: c.Counted}
 	ws.Err, ws.Inline, ws.Unbounded = c.Err, c.Inline, c.Unbounded
 	ws.inbox = inbox{Source: c.Source, names: c.Names, haunted: ws.leaveLater}
 	return ws
 }
 
-// Busy reports whether there are waiters, or were a moment ago, and so there may be a queue.
-func (ws *Waiters) Busy() bool { return ws.inbox.busy.Load() }
+// busy reports whether there are waiters, or were a moment ago, and so there may be a queue.
+func (ws *Waiters) busy() bool { return ws.inbox.busy.Load() }
 
 // SetLinger sets, for tests, how long a channel is kept after its last waiter. It must be called
 // before there are waiters.
@@ -118,20 +105,13 @@ func (w *waiting) told(m Message) {
 	w.mail <- m
 }
 
-// Wait joins the queue and waits for its turn. isHeld means that the lock was seen to be held by
-// another token.
-func (ws *Waiters) Wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
-	isHeld bool) (deadline time.Time, err error) {
-	if ws.Err != nil {
-		return time.Time{}, ws.Err
-	}
-	ms, err := Milliseconds(ttl)
-	if err != nil {
-		return time.Time{}, err
-	}
+// wait joins the queue and waits for its turn. ms is ttl in milliseconds, and isHeld means that the
+// lock was seen to be held by another token.
+func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
+	ms int64, isHeld bool) (deadline time.Time, err error) {
 	w := &waiting{key: key, keys: keys, ttl: ttl, isHeld: isHeld}
 	w.entry = Entry{Nonce: rand.Text(), TTL: ms, Token: EncodeToken(token)}
-	w.id, w.claim = w.entry.ID(), ws.RoundTrip.claim()
+	w.id, w.claim = w.entry.ID(), ws.roundTrip.claim()
 	w.number = ws.number.Add(1)
 	w.mail, w.turn = make(chan Message, 1), make(chan struct{}, 1)
 	// It joins before the subscription is live, so that its place in the queue is that of its
@@ -230,7 +210,7 @@ func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 	w.sent = entry
 	return Call(&ws.Caller, s, func() (Place, error) {
 		reply, err := ws.run(Look, w.keys, s, w.entry.TTL, entry, former)
-		s.Came(err)
+		s.came(err)
 		if err != nil {
 			return Place{}, err
 		}
