@@ -27,14 +27,6 @@ func topologies(tb testing.TB) map[string]redis.UniversalClient {
 	}
 }
 
-func mint(tb testing.TB, l *redisv9.Locker, key, token string) uint64 {
-	tb.Helper()
-	number, ok, err := l.Fence(tb.Context(), key, token)
-	require.NoError(tb, err)
-	require.True(tb, ok)
-	return number
-}
-
 // Numbers go on above all earlier ones when the counter is lost, goes back, or is lost with all data.
 func TestFenceOutlivesTheCounter(t *testing.T) {
 	t.Parallel()

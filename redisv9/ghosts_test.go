@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -55,7 +56,7 @@ func TestGrantToThoseWhoHaveGone(t *testing.T) {
 			holder, l := newLocker(t, &redis.Options{Addr: addr}), redisv9.New(kind(client))
 			acquires(t, holder, name, "holder", time.Hour)
 			leaving, cancel := context.WithCancel(ctx)
-			var gone []<-chan turn
+			var gone []<-chan redistest.Turn
 			for i := range 4 {
 				gone = append(gone, joins(t, admin, l, leaving, name, fmt.Sprint("gone", i), time.Hour))
 			}
@@ -64,7 +65,7 @@ func TestGrantToThoseWhoHaveGone(t *testing.T) {
 			r.now.Store(true)
 			cancel()
 			for _, done := range gone {
-				require.ErrorIs(t, (<-done).err, context.Canceled)
+				require.ErrorIs(t, (<-done).Err, context.Canceled)
 			}
 			eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
 			require.EqualValues(t, 5, queueLength(admin, name))
@@ -89,13 +90,13 @@ func TestGrantToOneWhoHasGoneDuringAnOutage(t *testing.T) {
 	eventually(t, "it is subscribed", func() bool { return len(admin.PubSubChannels(t.Context(), "!wait:*").Val()) > 0 })
 	r.now.Store(true)
 	cancel()
-	require.ErrorIs(t, (<-gone).err, context.Canceled)
+	require.ErrorIs(t, (<-gone).Err, context.Canceled)
 	eventually(t, "it has given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
 	releases(t, holder, "k", "holder")
-	stays := make(chan turn, 1)
+	stays := make(chan redistest.Turn, 1)
 	go func() {
 		deadline, err := holder.Wait(t.Context(), "k", "stays", time.Minute)
-		stays <- turn{deadline, err}
+		stays <- redistest.Turn{Deadline: deadline, Err: err}
 	}()
 	eventually(t, "the lock was granted to it", func() bool { return admin.Get(t.Context(), "locker:k").Val() == "gone" })
 	time.Sleep(7 * time.Second) // longer than leaving the queue is tried at first
@@ -127,10 +128,10 @@ func TestThoseWhoHaveGoneAreBounded(t *testing.T) {
 	})
 	require.EqualValues(t, waiters, queueLength(admin, "k"))
 	r.now.Store(false)
-	done := make(chan turn, 1)
+	done := make(chan redistest.Turn, 1)
 	go func() {
 		deadline, err := l.Wait(t.Context(), "k", "waiter", time.Minute)
-		done <- turn{deadline, err}
+		done <- redistest.Turn{Deadline: deadline, Err: err}
 	}()
 	releases(t, holder, "k", "holder")
 	isServed(t, done, "those before it have gone")
@@ -162,10 +163,10 @@ func TestForgottenGhostsArePassedOver(t *testing.T) {
 	eventually(t, "the channel is given up", func() bool {
 		return admin.PubSubNumSub(t.Context(), channels[0]).Val()[channels[0]] == 0
 	})
-	done := make(chan turn, 1)
+	done := make(chan redistest.Turn, 1)
 	go func() {
 		deadline, err := holder.Wait(t.Context(), "k", "waiter", time.Minute)
-		done <- turn{deadline, err}
+		done <- redistest.Turn{Deadline: deadline, Err: err}
 	}()
 	releases(t, holder, "k", "holder")
 	isServed(t, done, "those before it have gone")

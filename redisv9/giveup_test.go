@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -141,10 +142,10 @@ func testLostNetwork(t *testing.T, admin redis.UniversalClient, a, b *redisv9.Lo
 	require.EqualValues(t, 5, queueLength(admin, key))
 	n.set(false)
 	eventually(t, "it can be reached", func() bool { _, err := b.Extend(ctx, key, t2, time.Minute); return err == nil })
-	done := make(chan turn, 1) // not joins: the others leave the queue meanwhile
+	done := make(chan redistest.Turn, 1) // not joins: the others leave the queue meanwhile
 	go func() {
 		deadline, err := b.Wait(ctx, key, t2, time.Minute)
-		done <- turn{deadline, err}
+		done <- redistest.Turn{Deadline: deadline, Err: err}
 	}()
 	released, err := a.Release(ctx, key, t1)
 	require.NoError(t, err)

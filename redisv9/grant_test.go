@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -21,11 +22,11 @@ import (
 // A grant must be true, sent to a single waiter, unforgeable, and passed on if its waiter has gone.
 
 // notServed fails the test if a waiter gets the lock.
-func notServed(tb testing.TB, done <-chan turn, why string) {
+func notServed(tb testing.TB, done <-chan redistest.Turn, why string) {
 	tb.Helper()
 	select {
 	case r := <-done:
-		tb.Fatalf("it has the lock until %v, or %v: %s", r.deadline, r.err, why)
+		tb.Fatalf("it has the lock until %v, or %v: %s", r.Deadline, r.Err, why)
 	case <-time.After(300 * time.Millisecond):
 	}
 }
@@ -121,7 +122,7 @@ func TestGrantInClusterThroughOneNode(t *testing.T) {
 	}
 	holder := redisv9.New(here)
 	acquires(t, holder, key, "holder", time.Minute)
-	var first <-chan turn
+	var first <-chan redistest.Turn
 	for first == nil { // until a channel is on the other node
 		waitCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -159,9 +160,9 @@ func TestGrantByAnotherClock(t *testing.T) {
 	require.NoError(t, admin.Set(ctx, "locker:k", "waiter", 10*time.Second).Err(), "it was granted the lock 50 s ago")
 	require.NoError(t, admin.Publish(ctx, fields[0], grant(fields[1], entry[0].Score, time.Now().Add(time.Hour))).Err())
 	r := <-done
-	require.NoError(t, r.err)
+	require.NoError(t, r.Err)
 	left := admin.PTTL(ctx, "locker:k").Val() // 10 s, if the grant was believed
-	assert.Less(t, time.Until(r.deadline), left+time.Second)
+	assert.Less(t, time.Until(r.Deadline), left+time.Second)
 }
 
 // grant returns the message that grants the lock to an entry.
@@ -196,10 +197,10 @@ func TestForgedGrant(t *testing.T) {
 	require.True(t, ok)
 	woken, err := l.Watch(ctx, "k")
 	require.NoError(t, err)
-	done := make(chan turn, 1)
+	done := make(chan redistest.Turn, 1)
 	go func() {
 		deadline, err := l.Wait(ctx, "k", "victim", time.Minute)
-		done <- turn{deadline, err}
+		done <- redistest.Turn{Deadline: deadline, Err: err}
 	}()
 	var channel string
 	eventually(t, "the victim is subscribed", func() bool {
@@ -237,11 +238,11 @@ func TestForgedGrantFromMessages(t *testing.T) {
 	_, err := overheard.Receive(ctx)
 	require.NoError(t, err)
 	l := redisv9.New(user(t, admin, "alice", "alice:"), redisv9.WithPrefix("alice:"))
-	join := func(token string, before int) <-chan turn {
-		done := make(chan turn, 1)
+	join := func(token string, before int) <-chan redistest.Turn {
+		done := make(chan redistest.Turn, 1)
 		go func() {
 			deadline, err := l.Wait(ctx, "k", token, time.Minute)
-			done <- turn{deadline, err}
+			done <- redistest.Turn{Deadline: deadline, Err: err}
 		}()
 		eventually(t, "it waits", func() bool {
 			return admin.ZCount(ctx, "!queue:alice:{alice:k}", "1", "+inf").Val() == int64(before+1)
@@ -249,7 +250,7 @@ func TestForgedGrantFromMessages(t *testing.T) {
 		return done
 	}
 	acquires(t, l, "k", "holder", time.Minute)
-	waiters := []<-chan turn{join("0", 0), join("1", 1), join("2", 2)}
+	waiters := []<-chan redistest.Turn{join("0", 0), join("1", 1), join("2", 2)}
 	hears(t, admin, 1)
 	holder := "holder"
 	var proofs []string
@@ -358,10 +359,10 @@ func TestReleaseInMigratingSlot(t *testing.T) {
 	acquires(t, a, other, "a", time.Minute)
 	woken, err := a.Watch(ctx, key)
 	require.NoError(t, err)
-	done := make(chan turn, 1)
+	done := make(chan redistest.Turn, 1)
 	go func() {
 		deadline, err := b.Wait(ctx, key, "b", time.Minute)
-		done <- turn{deadline, err}
+		done <- redistest.Turn{Deadline: deadline, Err: err}
 	}()
 	eventually(t, "it waits", func() bool { return queueLength(from, key) == 1 })
 	time.Sleep(100 * time.Millisecond) // and listens

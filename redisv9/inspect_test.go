@@ -20,13 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func inspect(tb testing.TB, l *redisv9.Locker, key string) locker.Info {
-	tb.Helper()
-	info, err := l.Inspect(tb.Context(), key)
-	require.NoError(tb, err)
-	return info
-}
-
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	for name, client := range topologies(t) {
@@ -92,23 +85,6 @@ func TestBreak(t *testing.T) {
 	isServed(t, second, "the lock was released")
 	_, err = locker.Break(ctx, l, "free")
 	assert.ErrorIs(t, err, locker.ErrNotHeld)
-}
-
-// list returns the tokens of the locks by key, and the errors by key.
-func list(tb testing.TB, l *redisv9.Locker, prefix string) (held map[string]string, errs map[string]error) {
-	tb.Helper()
-	held, errs = map[string]string{}, map[string]error{}
-	for info, err := range l.List(tb.Context(), prefix) {
-		require.NotContains(tb, held, info.Key)
-		require.NotContains(tb, errs, info.Key)
-		if err != nil {
-			errs[info.Key] = err
-		} else {
-			held[info.Key] = info.Token
-			require.Positive(tb, info.TTL, info.Key)
-		}
-	}
-	return held, errs
 }
 
 func TestList(t *testing.T) {

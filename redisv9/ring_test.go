@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -26,10 +27,10 @@ func TestWaitOnRing(t *testing.T) {
 	for i := range 20 {
 		key := fmt.Sprint("k", i)
 		acquires(t, l, key, "a", time.Minute)
-		done := make(chan turn, 1)
+		done := make(chan redistest.Turn, 1)
 		go func() {
 			deadline, err := l.Wait(t.Context(), key, "b", time.Minute)
-			done <- turn{deadline, err}
+			done <- redistest.Turn{Deadline: deadline, Err: err}
 		}()
 		eventually(t, "it is in the queue", func() bool {
 			for _, admin := range admins {
@@ -72,7 +73,7 @@ func TestGhostsOfAShardThatWasDown(t *testing.T) {
 	}
 	joins(t, onUp, l, ctx, other, "stays", time.Hour)
 	leaving, cancel := context.WithCancel(ctx)
-	var gone []<-chan turn
+	var gone []<-chan redistest.Turn
 	for i := range 3 {
 		gone = append(gone, joins(t, onHung, l, leaving, key, fmt.Sprint("gone", i), time.Hour))
 	}
@@ -80,7 +81,7 @@ func TestGhostsOfAShardThatWasDown(t *testing.T) {
 	eventually(t, "the shard counts as down", func() bool { return ring.Len() == 1 })
 	cancel()
 	for _, done := range gone {
-		require.Error(t, (<-done).err)
+		require.Error(t, (<-done).Err)
 	}
 	eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
 	hung.Continue()

@@ -16,36 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// operations returns all operations of a Locker by name.
-func operations(l *redisv9.Locker) map[string]func(ctx context.Context, key, token string) error {
-	return map[string]func(ctx context.Context, key, token string) error{
-		"acquire": func(ctx context.Context, key, token string) error {
-			_, err := l.Acquire(ctx, key, token, time.Minute)
-			return err
-		},
-		"extend": func(ctx context.Context, key, token string) error {
-			_, err := l.Extend(ctx, key, token, time.Minute)
-			return err
-		},
-		"release": func(ctx context.Context, key, token string) error {
-			_, err := l.Release(ctx, key, token)
-			return err
-		},
-		"fence": func(ctx context.Context, key, token string) error {
-			_, _, err := l.Fence(ctx, key, token)
-			return err
-		},
-		"watch": func(ctx context.Context, key, _ string) error {
-			_, err := l.Watch(ctx, key)
-			return err
-		},
-		"wait": func(ctx context.Context, key, token string) error {
-			_, err := l.Wait(ctx, key, token, time.Minute)
-			return err
-		},
-	}
-}
-
 // names returns a key and two tokens.
 func names(tb testing.TB) (key, t1, t2 string) {
 	return tb.Name(), tb.Name() + " 1", tb.Name() + " 2"
@@ -138,17 +108,6 @@ func TestWhatIsOnTheServer(t *testing.T) {
 			assert.Equal(t, []string{c.counter}, client.Keys(ctx, "*").Val())
 		})
 	}
-}
-
-// eventually polls until ok.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	tb.Fatalf("not within 30 seconds: %s", what)
 }
 
 func TestLongestTTL(t *testing.T) {

@@ -14,71 +14,13 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// queueLength returns how many wait for the lock of key.
-func queueLength(admin redis.UniversalClient, key string) int64 {
-	queue := redislock.NewNamespace("", true).Keys(key).Queue
-	return admin.ZCount(context.Background(), queue, "1", "+inf").Val()
-}
-
-type turn struct {
-	deadline time.Time
-	err      error
-}
-
-// joins starts a Wait for key, and returns once it is in the queue.
-func joins(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, ctx context.Context, key, token string,
-	ttl time.Duration) <-chan turn {
-	tb.Helper()
-	before := queueLength(admin, key)
-	done := make(chan turn, 1)
-	go func() {
-		deadline, err := l.Wait(ctx, key, token, ttl)
-		done <- turn{deadline, err}
-	}()
-	eventually(tb, "it is in the queue", func() bool {
-		select {
-		case r := <-done:
-			tb.Fatalf("it did not wait: %v, %v", r.deadline, r.err)
-		default:
-		}
-		return queueLength(admin, key) > before
-	})
-	return done
-}
-
-// isServed fails the test unless a waiter gets the lock, sooner than the minute that the locks of these
-// tests last.
-func isServed(tb testing.TB, done <-chan turn, why string) {
-	tb.Helper()
-	select {
-	case r := <-done:
-		require.NoError(tb, r.err, why)
-		require.True(tb, time.Now().Before(r.deadline), why)
-	case <-time.After(30 * time.Second):
-		tb.Fatalf("not served within 30 seconds: %s", why)
-	}
-}
-
-func acquires(tb testing.TB, l *redisv9.Locker, key, token string, ttl time.Duration) {
-	tb.Helper()
-	ok, err := l.Acquire(context.Background(), key, token, ttl)
-	require.NoError(tb, err)
-	require.True(tb, ok)
-}
-
-func releases(tb testing.TB, l *redisv9.Locker, key, token string) {
-	tb.Helper()
-	ok, err := l.Release(context.Background(), key, token)
-	require.NoError(tb, err)
-	require.True(tb, ok)
-}
 
 // Waiters are served in the order of their arrival, across tokens and processes.
 func TestInTurnAcrossProcesses(t *testing.T) {
@@ -90,7 +32,7 @@ func TestInTurnAcrossProcesses(t *testing.T) {
 	}
 	tokens := []string{"plain", " with spaces ", "1 2 3", "a\nb\r\n", "\x00", "\xff\xfe", "%d%%", "{}", "'\"", "ü"}
 	acquires(t, lockers[0], "k", "first", time.Minute)
-	var waiting []<-chan turn
+	var waiting []<-chan redistest.Turn
 	for i, token := range tokens {
 		waiting = append(waiting, joins(t, admin, lockers[i%3], t.Context(), "k", token, time.Minute))
 	}
@@ -125,7 +67,7 @@ func TestDeadWaiterIsPassedOver(t *testing.T) {
 	dead := joins(t, admin, redisv9.New(dying), t.Context(), "k", "b", time.Minute)
 	alive := joins(t, admin, c, t.Context(), "k", "c", time.Minute)
 	require.NoError(t, dying.Close())
-	require.ErrorIs(t, (<-dead).err, redis.ErrClosed)
+	require.ErrorIs(t, (<-dead).Err, redis.ErrClosed)
 	require.EqualValues(t, 2, queueLength(admin, "k"), "it could not leave")
 	eventually(t, "its connection is gone", func() bool { return subscribers(t, admin) == 1 })
 	releases(t, a, "k", "a")

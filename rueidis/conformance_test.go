@@ -72,14 +72,6 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// newAdmin returns a client that shows what a Locker does on a server, and disturbs it.
-func newAdmin(tb testing.TB, addr string) *redis.Client {
-	tb.Helper()
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	tb.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
 // newClient returns a client that is closed when the test ends. Its connections have smaller
 // buffers than the default of 1 MiB, which is a lot for all the clients of the suite.
 func newClient(tb testing.TB, o rueidisclient.ClientOption) rueidisclient.Client {

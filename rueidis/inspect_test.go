@@ -33,30 +33,6 @@ func topologies(tb testing.TB) map[string]topology {
 	}
 }
 
-func inspect(tb testing.TB, l *rueidis.Locker, key string) locker.Info {
-	tb.Helper()
-	info, err := l.Inspect(tb.Context(), key)
-	require.NoError(tb, err)
-	return info
-}
-
-// list returns the tokens of the locks by key, and the errors by key.
-func list(tb testing.TB, l *rueidis.Locker, prefix string) (held map[string]string, errs map[string]error) {
-	tb.Helper()
-	held, errs = map[string]string{}, map[string]error{}
-	for info, err := range l.List(tb.Context(), prefix) {
-		require.NotContains(tb, held, info.Key)
-		require.NotContains(tb, errs, info.Key)
-		if err != nil {
-			errs[info.Key] = err
-		} else {
-			held[info.Key] = info.Token
-			require.Positive(tb, info.TTL, info.Key)
-		}
-	}
-	return held, errs
-}
-
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	for name, c := range topologies(t) {
@@ -142,14 +118,6 @@ func TestListFails(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	}
 	assert.Equal(t, 2, n)
-}
-
-func mint(tb testing.TB, l *rueidis.Locker, key, token string) uint64 {
-	tb.Helper()
-	number, ok, err := l.Fence(tb.Context(), key, token)
-	require.NoError(tb, err)
-	require.True(tb, ok)
-	return number
 }
 
 // Numbers go on above all earlier ones when the counter is lost, goes back, or overflows.

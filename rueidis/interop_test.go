@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/rueidis"
@@ -52,7 +53,7 @@ func TestOneQueue(t *testing.T) {
 		}
 		acquires(t, lockers[0], "k", "holder", time.Minute)
 		order := []int{1, 0, 1, 3, 2, 4, 5, 5, 0, 2} // all four ways to hand it on
-		var waiting []<-chan turn
+		var waiting []<-chan redistest.Turn
 		for i, n := range order {
 			waiting = append(waiting, joins(t, admin, lockers[n], t.Context(), "k", fmt.Sprint("t", i), time.Minute))
 		}

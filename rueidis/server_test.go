@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/rueidis"
 	rueidisclient "github.com/redis/rueidis"
@@ -18,56 +19,21 @@ import (
 )
 
 // operations returns all operations of a Locker by name.
-func operations(l *rueidis.Locker) map[string]func(ctx context.Context, key, token string) error {
-	return map[string]func(ctx context.Context, key, token string) error{
-		"acquire": func(ctx context.Context, key, token string) error {
-			_, err := l.Acquire(ctx, key, token, time.Minute)
-			return err
-		},
-		"extend": func(ctx context.Context, key, token string) error {
-			_, err := l.Extend(ctx, key, token, time.Minute)
-			return err
-		},
-		"release": func(ctx context.Context, key, token string) error {
-			_, err := l.Release(ctx, key, token)
-			return err
-		},
-		"fence": func(ctx context.Context, key, token string) error {
-			_, _, err := l.Fence(ctx, key, token)
-			return err
-		},
-		"watch": func(ctx context.Context, key, _ string) error {
-			_, err := l.Watch(ctx, key)
-			return err
-		},
-		"wait": func(ctx context.Context, key, token string) error {
-			_, err := l.Wait(ctx, key, token, time.Minute)
-			return err
-		},
-		"inspect": func(ctx context.Context, key, _ string) error {
-			_, err := l.Inspect(ctx, key)
-			return err
-		},
-		"list": func(ctx context.Context, key, _ string) error {
-			for _, err := range l.List(ctx, key) {
-				if err != nil {
-					return err
-				}
+func operations(l redistest.Locker) map[string]func(ctx context.Context, key, token string) error {
+	all := redistest.Operations(l)
+	all["inspect"] = func(ctx context.Context, key, _ string) error {
+		_, err := l.Inspect(ctx, key)
+		return err
+	}
+	all["list"] = func(ctx context.Context, key, _ string) error {
+		for _, err := range l.List(ctx, key) {
+			if err != nil {
+				return err
 			}
-			return nil
-		},
-	}
-}
-
-// eventually polls until ok.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if ok() {
-			return
 		}
+		return nil
 	}
-	tb.Fatalf("not within 30 seconds: %s", what)
+	return all
 }
 
 // The server shows the key, the token and the expiry, and nothing remains but the counter of

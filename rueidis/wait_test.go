@@ -4,78 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/redislock"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/rueidis"
-	"github.com/redis/go-redis/v9"
 	rueidisclient "github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// queueLength returns how many wait for the lock of key.
-func queueLength(admin redis.UniversalClient, key string) int64 {
-	queue := redislock.NewNamespace("", true).Keys(key).Queue
-	return admin.ZCount(context.Background(), queue, "1", "+inf").Val()
-}
-
-type turn struct {
-	deadline time.Time
-	err      error
-}
-
-// joins starts a Wait for key, and returns once it is in the queue.
-func joins(tb testing.TB, admin redis.UniversalClient, l locker.Waiter, ctx context.Context, key, token string,
-	ttl time.Duration) <-chan turn {
-	tb.Helper()
-	before := queueLength(admin, key)
-	done := make(chan turn, 1)
-	go func() {
-		deadline, err := l.Wait(ctx, key, token, ttl)
-		done <- turn{deadline, err}
-	}()
-	eventually(tb, "it is in the queue", func() bool {
-		select {
-		case r := <-done:
-			tb.Fatalf("it did not wait: %v, %v", r.deadline, r.err)
-		default:
-		}
-		return queueLength(admin, key) > before
-	})
-	return done
-}
-
-// isServed fails the test unless a waiter gets the lock, sooner than the minute that the locks of these
-// tests last.
-func isServed(tb testing.TB, done <-chan turn, why string) {
-	tb.Helper()
-	select {
-	case r := <-done:
-		require.NoError(tb, r.err, why)
-		require.True(tb, time.Now().Before(r.deadline), why)
-	case <-time.After(30 * time.Second):
-		tb.Fatalf("not served within 30 seconds: %s", why)
-	}
-}
-
-func acquires(tb testing.TB, l locker.Locker, key, token string, ttl time.Duration) {
-	tb.Helper()
-	ok, err := l.Acquire(context.Background(), key, token, ttl)
-	require.NoError(tb, err)
-	require.True(tb, ok)
-}
-
-func releases(tb testing.TB, l locker.Locker, key, token string) {
-	tb.Helper()
-	ok, err := l.Release(context.Background(), key, token)
-	require.NoError(tb, err)
-	require.True(tb, ok)
-}
 
 // A waiter whose process is gone is passed over.
 func TestDeadWaiterIsPassedOver(t *testing.T) {
@@ -88,7 +25,7 @@ func TestDeadWaiterIsPassedOver(t *testing.T) {
 	dead := joins(t, admin, rueidis.New(dying), t.Context(), "k", "b", time.Minute)
 	alive := joins(t, admin, c, t.Context(), "k", "c", time.Minute)
 	dying.Close()
-	require.ErrorIs(t, (<-dead).err, rueidisclient.ErrClosing)
+	require.ErrorIs(t, (<-dead).Err, rueidisclient.ErrClosing)
 	require.EqualValues(t, 2, queueLength(admin, "k"), "it could not leave")
 	eventually(t, "its connection is gone", func() bool { return subscribers(t, admin) == 1 })
 	releases(t, a, "k", "a")
@@ -179,22 +116,4 @@ func TestNoQueue(t *testing.T) {
 	assert.ErrorIs(t, operations(l)["wait"](t.Context(), "a}b", "t"), errors.ErrUnsupported)
 	acquires(t, l, "a}b", "t", time.Minute)
 	releases(t, l, "a}b", "t")
-}
-
-// subscribers returns how many connections of a server have subscribed.
-func subscribers(tb testing.TB, admin *redis.Client) int {
-	tb.Helper()
-	list, err := admin.Do(context.Background(), "client", "list", "type", "pubsub").Text()
-	require.NoError(tb, err)
-	return strings.Count(list, "id=")
-}
-
-// isWoken fails the test unless a wake-up comes.
-func isWoken(tb testing.TB, woken <-chan struct{}, why string) {
-	tb.Helper()
-	select {
-	case <-woken:
-	case <-time.After(30 * time.Second):
-		tb.Fatalf("not woken within 30 seconds: %s", why)
-	}
 }

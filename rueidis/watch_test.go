@@ -3,12 +3,11 @@ package rueidis_test
 import (
 	"context"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/rueidis"
 	rueidisclient "github.com/redis/rueidis"
@@ -57,27 +56,9 @@ func TestWatchOnOneConnection(t *testing.T) {
 // After a break all watchers are soon live again, with few connections.
 func TestManyWatchersOverBreak(t *testing.T) {
 	t.Parallel()
-	const n = 4000
 	addr := testserver.Redis(t).Addr
-	admin, l := newAdmin(t, addr), at(t, addr)
-	var all sync.WaitGroup
-	for part := range 100 {
-		all.Go(func() {
-			for i := range n / 100 {
-				_, err := l.Watch(t.Context(), fmt.Sprint(part, " ", i, strings.Repeat("x", 1000)))
-				assert.NoError(t, err)
-			}
-		})
-	}
-	all.Wait()
-	subscribed := fmt.Sprintf(" sub=%d ", n)
-	live := func() bool {
-		list, err := admin.Do(t.Context(), "client", "list", "type", "pubsub").Text()
-		return err == nil && strings.Contains(list, subscribed)
-	}
-	eventually(t, "all are live", live)
-	require.NoError(t, admin.ClientKillByFilter(t.Context(), "type", "pubsub").Err())
-	eventually(t, "all are live again", live)
+	admin := newAdmin(t, addr)
+	redistest.WatchersOverBreak(t, admin, at(t, addr), 1000)
 	assert.Equal(t, 1, subscribers(t, admin))
 }
 

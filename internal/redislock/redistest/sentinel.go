@@ -1,0 +1,81 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// FailOver checks that a failover by a sentinel of the master "m" keeps what the replica has: the
+// lock and its waiters. It returns the Locker under test: token "waiter" holds the lock of "k".
+func FailOver(t *testing.T, newLocker func(sentinel string) Locker) Locker {
+	t.Helper()
+	ctx := t.Context()
+	master := testserver.Redis(t)
+	host, port, err := net.SplitHostPort(master.Addr)
+	require.NoError(t, err)
+	replica := testserver.Redis(t, "--replicaof", host+" "+port)
+	addr := startSentinel(t, host, port)
+	sentinel := redis.NewSentinelClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = sentinel.Close() })
+
+	l := newLocker(addr)
+	Acquires(t, l, "k", "holder", time.Minute)
+	waiting := Joins(t, NewClient(t, master.Addr), l, ctx, "k", "waiter", time.Minute)
+	onReplica := NewClient(t, replica.Addr)
+	Eventually(t, "the replica has it all", func() bool {
+		return onReplica.Get(ctx, "locker:k").Val() == "holder" && QueueLength(onReplica, "k") == 1
+	})
+	Eventually(t, "the sentinel finds the replica fit", func() bool { return sentinel.Failover(ctx, "m").Err() == nil })
+	Eventually(t, "the replica is the master", func() bool {
+		role, err := onReplica.Do(ctx, "role").Slice()
+		return err == nil && len(role) > 0 && role[0] == "master"
+	})
+
+	// Until the client notices the failover, it gets errors.
+	Eventually(t, "the lock is still held", func() bool {
+		ok, err := l.Extend(ctx, "k", "holder", time.Minute)
+		require.True(t, ok || err != nil, "never reported to be lost")
+		return ok
+	})
+	require.Equal(t, "holder", onReplica.Get(ctx, "locker:k").Val())
+	Releases(t, l, "k", "holder")
+	IsServed(t, waiting, "the lock was released on the new master")
+	return l
+}
+
+// startSentinel starts a sentinel for the master "m" and returns its address.
+func startSentinel(t *testing.T, host, port string) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, own, err := net.SplitHostPort(free.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
+port %s
+bind 127.0.0.1
+sentinel monitor m %s %s 1
+sentinel down-after-milliseconds m 60000
+sentinel failover-timeout m 10000
+`, own, host, port), 0o600))
+	server := exec.CommandContext(t.Context(), "redis-server", config, "--sentinel")
+	require.NoError(t, server.Start())
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	addr := net.JoinHostPort("127.0.0.1", own)
+	client := NewClient(t, addr)
+	Eventually(t, "the sentinel answers", func() bool { return client.Ping(t.Context()).Err() == nil })
+	return addr
+}
