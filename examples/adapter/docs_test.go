@@ -15,7 +15,7 @@ func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/adapters.md")
 	require.NoError(t, err)
 	var source strings.Builder
-	for _, name := range []string{"sqllock.go", "sqllock_test.go"} {
+	for _, name := range []string{"sqllock.go", "sqllock_test.go", "calls.go"} {
 		b, err := os.ReadFile(name)
 		require.NoError(t, err)
 		source.Write(b)
