@@ -225,8 +225,12 @@ func servedForOwnTTL(e *harness.Env, ttls []time.Duration, rest time.Duration) h
 		case next := <-q.results[1]:
 			q.results[1] = nil
 			e.B.Must(next, true, "it is the head of the queue")
-			r.OK, end = true, next.End
 			defer e.B.Release(q.key, next.Token)
+			if !next.Deadline.After(w.End) { // it had the lock before the first one, and returned late
+				e.B.Release(q.key, w.Token)
+				return harness.Unclear("the second waiter was served first")
+			}
+			r.OK, end = true, next.End
 		default:
 		}
 		switch {
