@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ func overtake(t *testing.T, l *Locker, sql string, args []any, call func() (bool
 	t.Helper()
 	tx, err := l.pool.Begin(t.Context())
 	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) // or the pool cannot be closed
 	var changed int
 	rows, err := tx.Query(t.Context(), sql, args...)
 	require.NoError(t, err)
@@ -62,7 +64,7 @@ func TestReleaseAfterAJoin(t *testing.T) {
 	acquire(t, l, "k", "a", time.Hour)
 	us, err := microsecondsOf(time.Hour)
 	require.NoError(t, err)
-	join := []any{[]byte("k"), []byte("b"), us, (*int32)(nil), (*time.Time)(nil)}
+	join := []any{[]byte("k"), []byte("b"), us, (*int32)(nil), (*time.Time)(nil), "nonce"}
 	released, _ := overtake(t, l, l.sql.join, join, func() (bool, error) {
 		return l.Release(t.Context(), "k", "a")
 	})
@@ -78,7 +80,7 @@ func TestJoinAfterAnotherAndARelease(t *testing.T) {
 	acquire(t, l, "k", "a", time.Hour)
 	us, err := microsecondsOf(time.Hour)
 	require.NoError(t, err)
-	join := []any{[]byte("k"), []byte("b"), us, (*int32)(nil), (*time.Time)(nil)}
+	join := []any{[]byte("k"), []byte("b"), us, (*int32)(nil), (*time.Time)(nil), "nonce"}
 	ok, _ := overtake(t, l, l.sql.join, join, joins(t, l, "k", "c"))
 	require.False(t, ok)
 	info, err := l.Inspect(t.Context(), "k")

@@ -108,6 +108,7 @@ func (c *listener) begin(ctx context.Context, after func(context.Context, *pgx.C
 	for _, sql := range []string{
 		"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
 		fmt.Sprintf(`LISTEN "locker/%d"`, table),
+		fmt.Sprintf(`LISTEN "locker/%d/%s"`, table, c.l.name),
 	} {
 		if _, err := c.conn.Exec(ctx, sql, pgx.QueryExecModeExec); err != nil {
 			return err
@@ -261,20 +262,22 @@ func (c *listener) exchange(marks [][]byte, ping bool) error {
 	return socket.SetDeadline(time.Time{})
 }
 
-// hear turns a notification into a message. Anyone may send one, so it is a hint at most.
+// hear turns a notification into a message. Anyone may send one, so it is a hint, unless it contains
+// a waiter's nonce.
 func (c *listener) hear(payload string) {
 	kind, rest, _ := strings.Cut(payload, " ")
 	switch kind {
 	case "free":
 		c.events = append(c.events, pubsub.Event{Kind: pubsub.Message, Channel: watchPrefix + rest})
 	case "granted":
-		if !c.l.waiting.tell(rest, 0) {
-			c.l.ghosts.granted(rest)
+		name, nonce := cutLast(rest)
+		if !c.l.waiting.tell(name, news{look: true, nonce: nonce}) {
+			c.l.ghosts.granted(name)
 		}
 	case "head":
 		name, us := cutLast(rest)
 		if n, err := strconv.ParseInt(us, 10, 64); err == nil && n > 0 {
-			c.l.waiting.tell(name, fromMicroseconds(n))
+			c.l.waiting.tell(name, news{left: fromMicroseconds(n)})
 		}
 	}
 }
@@ -316,14 +319,13 @@ func (ws *waiters) remove(name string, w *waiter) {
 	}
 }
 
-// tell reports whether there is a waiter of that name, and tells it to look at the lock, or how
-// long the holder's time lasts if it is the head of the queue.
-func (ws *waiters) tell(name string, left time.Duration) bool {
+// tell reports whether there is a waiter of that name, and gives it the news.
+func (ws *waiters) tell(name string, n news) bool {
 	ws.mu.Lock()
 	w := ws.m[name]
 	ws.mu.Unlock()
 	if w != nil {
-		w.tell(left)
+		w.tell(n)
 	}
 	return w != nil
 }

@@ -21,7 +21,7 @@
 // not used for ten minutes, up to a thousand of them in one statement, which reads the whole table.
 //
 // A user needs SELECT, INSERT, UPDATE and DELETE on the table. Anyone who may change the table can
-// free a lock.
+// free a lock, and anyone who may read it can make a waiter believe that it has the lock.
 //
 // # Time
 //
@@ -51,14 +51,17 @@
 // # Waiting
 //
 // A Locker that waits or watches has one connection beside the pool's, which is opened for the
-// first waiter and closed half a minute after the last. It listens to one channel, whose name is
-// "locker/" and the table's oid. A release sends a notification only if a waiter is handed the lock
-// or the row has a mark that the lock is watched, since PostgreSQL commits transactions that notify
-// one after the other. Messages are only hints: a waiter reads the table before it acts on one.
+// first waiter and closed half a minute after the last. It listens to two channels: "locker/" and
+// the table's oid for watchers, and the same with a slash and a random name for its own waiters. A
+// release sends a notification only if a waiter is handed the lock or the row has a mark that the
+// lock is watched, since PostgreSQL commits transactions that notify one after the other. Messages
+// are hints, and a waiter reads the table before it acts on one, unless the message proves by a
+// nonce from the table that the waiter was handed the lock.
 package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -82,6 +85,7 @@ type Locker struct {
 	isPrepared bool
 	mode       pgx.QueryExecMode // of statements that are not prepared
 	err        error             // that every operation returns
+	name       string            // of the process, in channels and nonces
 	calls      inflight.Calls
 
 	start time.Time
@@ -152,7 +156,7 @@ func complete(opts []Option) (o options, id pgx.Identifier, err error) {
 // its connections, and then the holder of a lock cannot release it. In that case give the Locker a
 // pool of its own.
 func New(pool *pgxpool.Pool, opts ...Option) *Locker {
-	l := &Locker{pool: pool, start: time.Now()}
+	l := &Locker{pool: pool, name: rand.Text(), start: time.Now()}
 	l.ghosts.l = l
 	o, id, err := complete(opts)
 	switch {

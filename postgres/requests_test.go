@@ -23,20 +23,26 @@ func (c counted) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Each operation takes one request, once its statement is prepared, and a refused Release two.
-func TestRequests(t *testing.T) {
-	t.Parallel()
-	config := newPool(t, newServer(t).Addr, "pool_max_conns", "1").Config()
-	var writes atomic.Int64
+// newCounted returns a pool of one connection, whose requests are counted.
+func newCounted(t *testing.T, addr string, writes *atomic.Int64) *pgxpool.Pool {
+	t.Helper()
+	config := newPool(t, addr, "pool_max_conns", "1").Config()
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		return counted{conn, &writes}, err
+		return counted{conn, writes}, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	l, ctx := New(pool), t.Context()
+	return pool
+}
+
+// Each operation takes one request, once its statement is prepared, and a refused Release two.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	var writes atomic.Int64
+	l, ctx := New(newCounted(t, newServer(t).Addr, &writes)), t.Context()
 	acquire(t, l, "held", "other", time.Hour)
 	want := func(want bool) func(bool, error) {
 		return func(ok bool, err error) {
@@ -71,4 +77,37 @@ func TestRequests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A turn in the queue takes two requests: one for a place, and the release before it.
+func TestRequestsOfATurn(t *testing.T) {
+	t.Parallel()
+	addr := newServer(t).Addr
+	var writes atomic.Int64
+	l := New(newCounted(t, addr, &writes))
+	other := New(newPool(t, addr))
+	ctx, cancel := context.WithCancel(t.Context())
+	acquire(t, other, "busy", "a", time.Hour)
+	waiting := waits(ctx, t, l, "busy", "b", time.Hour) // so the Locker listens
+	least := int64(99)
+	for range 10 {
+		acquire(t, other, "k", "a", time.Hour)
+		before := writes.Load()
+		done := make(chan waited, 1)
+		go func() {
+			deadline, err := l.Wait(ctx, "k", "b", time.Hour)
+			done <- waited{deadline, err}
+		}()
+		require.Eventually(t, func() bool {
+			info, err := other.Inspect(ctx, "k")
+			return err == nil && info.Waiters == 1
+		}, long, time.Millisecond)
+		release(t, other, "k", "a")
+		served(t, done)
+		least = min(least, writes.Load()-before)
+		release(t, l, "k", "b")
+	}
+	require.EqualValues(t, 1, least, "beside the release")
+	cancel()
+	require.ErrorIs(t, (<-waiting).err, context.Canceled)
 }

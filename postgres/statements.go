@@ -43,13 +43,11 @@ WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp()
 RETURNING {commit}, {tell head}`
 
 	// These do as much as acquire, extend and release if there is neither a queue nor a watcher, at
-	// half the cost for the server, and otherwise nothing.
+	// half the cost for the server, and otherwise nothing. The first one is for a waiter, which joins
+	// the queue if it is refused, so it may as well lock the row.
 	acquireAloneSQL = `
 INSERT INTO {table} AS l (key, token, expires)
-SELECT $1::bytea, $2::bytea, clock_timestamp() + $3::interval
-WHERE NOT EXISTS (
-	SELECT FROM {table} AS h
-	WHERE h.key = $1 AND h.token NOT IN ('', $2) AND h.expires > clock_timestamp())
+VALUES ($1::bytea, $2::bytea, clock_timestamp() + $3::interval)
 ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3
 WHERE CASE WHEN l.token <> '' AND l.expires > clock_timestamp() THEN l.token = $2 ELSE l.queue_token IS NULL END
 RETURNING {commit}`
@@ -69,9 +67,10 @@ RETURNING {commit}`
 	// leaves the row for the next acquire. A scan of an array is in its order. OFFSET 0 makes the
 	// server look for the first once, not for each column.
 	releaseSQL = `
-UPDATE {table} AS l SET (token, expires, queue_token, queue_pid, queue_start, queue_ttl) = (
-	SELECT coalesce(l.queue_token[n.i], ''), clock_timestamp() + coalesce(l.queue_ttl[n.i], '0'),
-		nullif(l.queue_token[n.i+1:], '{}'), l.queue_pid[n.i+1:], l.queue_start[n.i+1:], l.queue_ttl[n.i+1:]
+UPDATE {table} AS l SET (token, expires, granted, queue_token, queue_pid, queue_start, queue_ttl, queue_nonce) = (
+	SELECT coalesce(l.queue_token[n.i], ''), clock_timestamp() + coalesce(l.queue_ttl[n.i], '0'), l.queue_nonce[n.i],
+		nullif(l.queue_token[n.i+1:], '{}'), l.queue_pid[n.i+1:], l.queue_start[n.i+1:], l.queue_ttl[n.i+1:],
+		l.queue_nonce[n.i+1:]
 	FROM (SELECT CASE WHEN l.queue_token IS NOT NULL THEN
 		(SELECT q.i FROM {queue} WHERE {is alive} LIMIT 1) END AS i OFFSET 0) AS n)
 WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp()
@@ -98,11 +97,12 @@ WHERE l.key = $1`
 
 	// join takes the lock if it is free and no other waiter before the token is alive, extends it if
 	// the token holds it, and otherwise puts the token at the end of the queue, or leaves it where
-	// it is, in the name of a backend: this connection's if it is not given.
+	// it is, in the name of a backend: this connection's if it is not given. The place has a new
+	// nonce in any case.
 	joinSQL = `
 INSERT INTO {table} AS l (key, token, expires)
 VALUES ($1::bytea, $2::bytea, clock_timestamp() + $3::interval)
-ON CONFLICT (key) DO UPDATE SET (token, expires, queue_token, queue_pid, queue_start, queue_ttl) = (
+ON CONFLICT (key) DO UPDATE SET (token, expires, queue_token, queue_pid, queue_start, queue_ttl, queue_nonce) = (
 	SELECT CASE WHEN s.own OR s.turn THEN $2 ELSE l.token END,
 		CASE WHEN s.own OR s.turn THEN clock_timestamp() + $3 ELSE l.expires END,
 		CASE WHEN s.turn THEN nullif(l.queue_token[s.before+2:], '{}') WHEN s.own THEN l.queue_token
@@ -112,18 +112,21 @@ ON CONFLICT (key) DO UPDATE SET (token, expires, queue_token, queue_pid, queue_s
 		CASE WHEN s.turn THEN l.queue_start[s.before+2:] WHEN s.own THEN l.queue_start
 			ELSE l.queue_start[:s.before] || b.start || l.queue_start[s.before+2:] END,
 		CASE WHEN s.turn THEN l.queue_ttl[s.before+2:] WHEN s.own THEN l.queue_ttl
-			ELSE l.queue_ttl[:s.before] || $3 || l.queue_ttl[s.before+2:] END
+			ELSE l.queue_ttl[:s.before] || $3 || l.queue_ttl[s.before+2:] END,
+		CASE WHEN s.turn THEN l.queue_nonce[s.before+2:] WHEN s.own THEN l.queue_nonce
+			ELSE l.queue_nonce[:s.before] || $6::text || l.queue_nonce[s.before+2:] END
 	FROM {state} AS s, {backend} AS b)
 RETURNING l.token = $2, {left}, coalesce(array_position(l.queue_token, $2), 0),
 	CASE WHEN l.token = $2 THEN {commit} ELSE {hasty} END, CASE WHEN l.token = $2 THEN {tell head} END`
 
 	// leave takes the token out of the queue.
 	leaveSQL = `
-UPDATE {table} AS l SET (queue_token, queue_pid, queue_start, queue_ttl) = (
+UPDATE {table} AS l SET (queue_token, queue_pid, queue_start, queue_ttl, queue_nonce) = (
 	SELECT nullif(l.queue_token[:p.pos-1] || l.queue_token[p.pos+1:], '{}'),
 		l.queue_pid[:p.pos-1] || l.queue_pid[p.pos+1:],
 		l.queue_start[:p.pos-1] || l.queue_start[p.pos+1:],
-		l.queue_ttl[:p.pos-1] || l.queue_ttl[p.pos+1:]
+		l.queue_ttl[:p.pos-1] || l.queue_ttl[p.pos+1:],
+		l.queue_nonce[:p.pos-1] || l.queue_nonce[p.pos+1:]
 	FROM (SELECT array_position(l.queue_token, $2) AS pos) AS p)
 WHERE l.key = $1 AND $2 = ANY (l.queue_token)
 RETURNING {hasty}, {tell head}`
@@ -199,10 +202,14 @@ var parts = []string{
 		SELECT a.pid, a.backend_start AS start FROM pg_stat_get_activity(pg_backend_pid()) AS a WHERE $4::int IS NULL
 		UNION ALL SELECT $4::int, $5::timestamptz WHERE $4 IS NOT NULL)`,
 
+	// A message to a waiter goes to its process alone, whose channel is in the nonce.
 	"{tell watchers}", `CASE WHEN l.watched > clock_timestamp() THEN pg_notify({channel}, 'free ' || {key}) END`,
-	"{tell holder}", `CASE WHEN l.token <> '' THEN pg_notify({channel}, 'granted ' || {key} || ' ' || {base64 l.token}) END`,
-	"{tell head}", `CASE WHEN l.queue_token IS NOT NULL
-	THEN pg_notify({channel}, 'head ' || {key} || ' ' || {base64 l.queue_token[1]} || ' ' || {left}) END`,
+	"{tell holder}", `CASE WHEN l.granted IS NOT NULL
+	THEN pg_notify({channel} || '/' || split_part(l.granted, '/', 1),
+		'granted ' || {key} || ' ' || {base64 l.token} || ' ' || l.granted) END`,
+	"{tell head}", `CASE WHEN l.queue_nonce[1] IS NOT NULL
+	THEN pg_notify({channel} || '/' || split_part(l.queue_nonce[1], '/', 1),
+		'head ' || {key} || ' ' || {base64 l.queue_token[1]} || ' ' || {left}) END`,
 	"{channel}", `'locker/' || l.tableoid`,
 	"{key}", `translate(encode(l.key, 'base64'), E'\n', '')`,
 	"{base64 l.token}", `translate(encode(l.token, 'base64'), E'\n', '')`,

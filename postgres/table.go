@@ -46,11 +46,14 @@ const schema = `CREATE TABLE IF NOT EXISTS {table} (
 	expires timestamptz NOT NULL,        -- when the lock ends, or was released
 	fence   bigint NOT NULL DEFAULT 0,   -- the last fencing number
 	watched timestamptz,                 -- until then, releases tell the watchers
-	-- The queue: what waiters have asked for, and the backends that tell whether they are alive.
+	-- The queue: what waiters have asked for, the backends that show whether they are alive, and
+	-- how they know that a message about a grant is true.
 	queue_token bytea[],
 	queue_ttl   interval[],
 	queue_pid   int[],
-	queue_start timestamptz[]
+	queue_start timestamptz[],
+	queue_nonce text[],
+	granted     text                     -- the nonce of the waiter that was last handed the lock
 ) WITH (fillfactor = 50)`
 
 // Schema returns the statement that creates the table of locks unless it exists, for migrations.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -20,7 +21,13 @@ const (
 	lookOften  = 50 * time.Millisecond // and this often if it cannot hear of its turn
 	stagger    = 20 * time.Millisecond // between the looks of waiters after the lock has expired
 	maxStagger = time.Second
-	maxRetries = 4 // of a look whose connection broke
+	outage     = 5 * time.Second // a waiter outlasts, and tries again
+	retryOften = 5 * time.Millisecond
+	retryLeast = 320 * time.Millisecond // with pauses that grow from one to the other
+
+	// A deadline counts from the request for a place if less than this part of the ttl has passed
+	// since. Otherwise a look finds a later one.
+	soon = 8
 )
 
 // waiter is one Wait that has to queue.
@@ -29,41 +36,67 @@ type waiter struct {
 	key, token string
 	ttl        pgtype.Interval
 	sub        *pubsub.Subscription
-	news       chan struct{}
+	told       chan struct{}
+
+	joinedAs *backend // in whose name it last asked for a place; nil: that of the request's connection
 
 	sending sync.Mutex // held while a request is under way, also one that was left behind
 	unsure  bool       // a request without an answer may yet put the token in the queue
 
-	mu   sync.Mutex
-	left time.Duration // of the holder's time, from a message to the head; 0: none
-	look bool          // the news is more than that
+	mu    sync.Mutex
+	news  news
+	nonce string    // of the last request for a place
+	asked time.Time // before that request
+}
+
+// news is what a waiter was told since it last read it.
+type news struct {
+	left  time.Duration // of the holder's time, if the waiter is the head of the queue; 0: nothing
+	look  bool          // the lock may be the waiter's now
+	nonce string        // the proof of that
 }
 
 // Message and Missed implement [pubsub.Listener].
 func (w *waiter) Message(string) {}
-func (w *waiter) Missed()        { w.tell(0) }
+func (w *waiter) Missed()        { w.tell(news{look: true}) }
 
-func (w *waiter) tell(left time.Duration) {
+func (w *waiter) tell(n news) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if left > 0 {
-		w.left = left
-	} else {
-		w.look = true
+	if n.left > 0 {
+		w.news.left = n.left
+	}
+	w.news.look = w.news.look || n.look
+	if n.nonce == w.nonce {
+		w.news.nonce = n.nonce
 	}
 	select {
-	case w.news <- struct{}{}:
+	case w.told <- struct{}{}:
 	default:
 	}
 }
 
-// read returns the latest news.
-func (w *waiter) read() (left time.Duration, look bool) {
+// read returns the latest news. If the lock was handed to the waiter's present place, granted is a
+// moment before that, and otherwise zero. The message has the nonce then, which nothing but the
+// table contained until the lock was handed over.
+func (w *waiter) read() (n news, granted time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	left, look = w.left, w.look
-	w.left, w.look = 0, false
-	return left, look
+	n = w.news
+	w.news = news{}
+	if n.nonce != "" && n.nonce == w.nonce {
+		granted = w.asked
+	}
+	return n, granted
+}
+
+// ask returns the nonce for a request for a place. From here on, messages about an earlier place are
+// only hints.
+func (w *waiter) ask() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nonce, w.asked = w.l.name+"/"+rand.Text(), time.Now()
+	return w.nonce
 }
 
 // Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in the lock's
@@ -76,9 +109,12 @@ func (w *waiter) read() (left time.Duration, look bool) {
 // waiters may be handed the lock, for their ttl, until the server's TCP keepalives notice (two
 // hours by default). A lock that has expired is not left for such waiters for more than ten seconds.
 //
-// Joining takes one request, like taking a free lock. Confirming a grant takes another. Waiters are
-// notified on the connection that [Locker.Watch] describes. If it fails, they look up to twenty
-// times a second instead.
+// While the server cannot be reached, a waiter tries again for five seconds.
+//
+// Joining takes one request, like taking a free lock. A waiter that has waited for longer than an
+// eighth of its ttl takes another to learn how long it has the lock. Waiters are notified on the
+// connection that [Locker.Watch] describes. If it fails, they look up to twenty times a second
+// instead.
 //
 // If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then, is
 // given up in the background. Behind a pooler the error is [errors.ErrUnsupported].
@@ -116,13 +152,13 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		return time.Time{}, err
 	}
 	// It joins the queue before the subscription is live, so that its place is that of its request.
-	w.news = make(chan struct{}, 1)
+	w.told = make(chan struct{}, 1)
 	name := nameOf(key, token)
 	l.waiting.add(name, w)
 	defer l.waiting.remove(name, w)
 	w.sub = l.hub.Join(waitChannel, w)
 	defer w.sub.Close()
-	return w.wait(ctx, isHeld)
+	return w.wait(ctx, ttl, isHeld)
 }
 
 // giveUp leaves the queue after an error, and returns that.
@@ -136,7 +172,7 @@ func (w *waiter) giveUp(ctx context.Context, err error, isHeld bool) error {
 	return err
 }
 
-func (w *waiter) wait(ctx context.Context, isHeld bool) (time.Time, error) {
+func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time.Time, error) {
 	live := w.sub.Done()
 	next := time.NewTimer(lookAgain)
 	defer next.Stop()
@@ -160,13 +196,19 @@ func (w *waiter) wait(ctx context.Context, isHeld bool) (time.Time, error) {
 		next.Reset(w.pause(p.left, p.place))
 		for look := false; !look; {
 			select {
-			case <-w.news:
-				var left time.Duration
-				if left, look = w.read(); !look && left > 0 {
-					next.Reset(w.pause(left, 1))
+			case <-w.told:
+				n, granted := w.read()
+				if !granted.IsZero() && time.Since(granted) < ttl/soon && ctx.Err() == nil {
+					w.l.sweepLater()
+					return granted.Add(ttl), nil
 				}
-			case <-live: // its place can be in the name of the connection that listens
-				live, look = nil, true
+				if look = n.look; !look && n.left > 0 {
+					next.Reset(w.pause(n.left, 1))
+				}
+			case <-live: // its place can be in the name of the connection that listens, if it is not
+				live = nil
+				look = w.joinedAs == nil || w.joinedAs != w.l.self.Load()
+				next.Reset(w.pause(p.left-time.Since(p.asked), p.place))
 			case <-next.C:
 				look = true
 			case <-ctx.Done():
@@ -194,9 +236,11 @@ type place struct {
 	listed     bool          // in the name of the present backend
 }
 
-// retry looks, and looks again if the connection broke: the pool may have several that have.
+// retry looks, and looks again if the connection broke: the pool may have several that have, or the
+// server restarts.
 func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
-	for rest := 5 * time.Millisecond; ; rest *= 4 {
+	begun := time.Now()
+	for rest := retryOften; ; rest = min(4*rest, retryLeast) {
 		if !*joins {
 			p, err = w.see(ctx)
 		}
@@ -208,8 +252,7 @@ func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
 			*joins = false
 			return p, nil
 		}
-		if isRefused(err) || errors.Is(err, os.ErrDeadlineExceeded) || rest > 5*time.Millisecond<<(2*maxRetries) ||
-			!sleep(ctx, rest) {
+		if isRefused(err) || errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) > outage || !sleep(ctx, rest) {
 			return p, err
 		}
 	}
@@ -241,7 +284,7 @@ func (w *waiter) acquire(ctx context.Context) (place, error) {
 
 // see looks at the lock without changing it.
 func (w *waiter) see(ctx context.Context) (place, error) {
-	pid, start := w.l.backend()
+	pid, start := w.l.self.Load().args()
 	return w.send(ctx, func(r *request) (p place, err error) {
 		p.asked = time.Now()
 		err = r.query(func(rows pgx.Rows) error {
@@ -260,7 +303,8 @@ func (w *waiter) see(ctx context.Context) (place, error) {
 
 // join takes the lock or a place in the queue.
 func (w *waiter) join(ctx context.Context) (place, error) {
-	pid, start := w.l.backend()
+	w.joinedAs = w.l.self.Load()
+	pid, start := w.joinedAs.args()
 	return w.send(ctx, func(r *request) (p place, err error) {
 		p.asked = time.Now()
 		err = r.query(func(rows pgx.Rows) error {
@@ -268,7 +312,7 @@ func (w *waiter) join(ctx context.Context) (place, error) {
 			err := rows.Scan(&p.mine, &us, &p.place, nil, nil)
 			p.left = fromMicroseconds(us)
 			return err
-		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start)
+		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start, w.ask())
 		if err != nil && !isRefused(err) {
 			w.unsure = true
 		}
@@ -284,10 +328,10 @@ func (w *waiter) send(ctx context.Context, do func(*request) (place, error)) (pl
 	})
 }
 
-// backend returns the backend of the connection that listens, or nils.
-func (l *Locker) backend() (pid *int32, start *time.Time) {
-	if self := l.self.Load(); self != nil {
-		return &self.pid, &self.start
+// args returns a backend as arguments of a statement, or nils.
+func (b *backend) args() (pid *int32, start *time.Time) {
+	if b == nil {
+		return nil, nil
 	}
-	return nil, nil
+	return &b.pid, &b.start
 }

@@ -365,3 +365,47 @@ func TestNotifiesOnlyWatchers(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, notifications(t, pool, cycle), "the mark has ended")
 }
+
+// Waiters go on for a while when the server cannot be reached.
+func TestWaitOutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "k", "a", time.Hour)
+	done := waits(t.Context(), t, b, "k", "b", time.Hour)
+	start := time.Now()
+	s.Stop()
+	require.Error(t, (<-done).err)
+	require.GreaterOrEqual(t, time.Since(start), outage)
+}
+
+// A message with the nonce of a waiter's place is believed, but not after that place was lost.
+func TestNonceIsForOnePlace(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "k", "a", time.Hour)
+	done := waits(t.Context(), t, b, "k", "b", time.Hour)
+	nonce := func() (n string) {
+		require.NoError(t, a.pool.QueryRow(t.Context(), "SELECT coalesce(queue_nonce[1], '') FROM locker_locks").Scan(&n))
+		return n
+	}
+	grant := func(nonce string) {
+		_, err := a.pool.Exec(t.Context(), "SELECT pg_notify('locker/' || 'locker_locks'::regclass::oid, $1)",
+			"granted "+nameOf("k", "b")+" "+nonce)
+		require.NoError(t, err)
+	}
+	first := nonce()
+	require.NotEmpty(t, first)
+	_, err := a.pool.Exec(t.Context(), `UPDATE locker_locks SET
+		queue_token = NULL, queue_ttl = NULL, queue_pid = NULL, queue_start = NULL, queue_nonce = NULL`)
+	require.NoError(t, err)
+	grant("") // it looks
+	require.Eventually(t, func() bool { return nonce() != "" }, long, time.Millisecond)
+	require.NotEqual(t, first, nonce())
+	grant(first)
+	time.Sleep(50 * time.Millisecond) // it has arrived, most likely
+	require.Empty(t, done)
+	grant(nonce())
+	served(t, done)
+}
