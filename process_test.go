@@ -12,6 +12,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/fleet"
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -24,7 +25,7 @@ const holderTTL = 4 * time.Second
 
 func TestMain(m *testing.M) {
 	fleet.Main(map[string]fleet.Role{"holder": holdLock})
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // holdLock is a process that takes a lock on the Redis that it is told of, keeps it alive and reports what

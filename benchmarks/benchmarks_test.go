@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/fleet"
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,7 @@ import (
 // TestMain makes the test binary a process of a fleet when it is started as one.
 func TestMain(m *testing.M) {
 	fleet.Main(roles())
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 func TestBadInput(t *testing.T) {

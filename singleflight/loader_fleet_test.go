@@ -18,6 +18,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/fleet"
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/redigo"
@@ -35,7 +36,7 @@ const (
 
 func TestMain(m *testing.M) {
 	fleet.Main(map[string]fleet.Role{"loader": runLoader, "refresher": runRefresher})
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // job is the first order: the backend to use, and how many goroutines load the key.

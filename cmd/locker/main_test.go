@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 	}
 	_ = os.Setenv("PGUSER", testserver.PostgresUser)
 	_ = os.Setenv("PGSSLMODE", "disable")
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // long bounds everything that is waited for. Only a failing test uses it up.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" || os.Getenv(parentVariable) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // Bounds a run of the program. Only a failing test uses it up.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/fleet"
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 			select {}
 		},
 	})
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 func start(t *testing.T, role string, n int) fleet.Fleet {

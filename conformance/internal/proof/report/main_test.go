@@ -4,9 +4,12 @@ import (
 	"testing"
 
 	"github.com/golockers/locker/conformance/internal/proof"
+	"github.com/golockers/locker/internal/leaktest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestReport(t *testing.T) {
 	sections, err := read([]byte(`{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"1"}]}
