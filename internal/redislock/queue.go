@@ -200,7 +200,9 @@ func ParseFence(reply any, err error) (uint64, error) {
 		return 0, err
 	}
 	if number, ok := reply.(string); ok {
-		return strconv.ParseUint(number, 10, 63)
+		if n, err := strconv.ParseUint(number, 10, 63); err == nil {
+			return n, nil
+		}
 	}
 	if reply != int64(0) {
 		err = fmt.Errorf("unexpected reply to a request for a fencing number: %v", reply)
