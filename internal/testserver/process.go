@@ -16,9 +16,9 @@ type process struct {
 	done chan struct{} // closed once the process is gone and reaped
 }
 
-// startProcess runs a program whose output goes to logFile. If we are root it runs as user, unless
-// that is empty.
-func startProcess(path string, args []string, dir, logFile, user string) (*process, error) {
+// startProcess runs a program whose output goes to logFile, with the user and the environment of its
+// kind.
+func startProcess(path string, args []string, dir, logFile string, k kind) (*process, error) {
 	out, err := os.Create(logFile)
 	if err != nil {
 		return nil, err
@@ -26,8 +26,11 @@ func startProcess(path string, args []string, dir, logFile, user string) (*proce
 	defer out.Close() // the child has its own
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	if k.env != nil {
+		cmd.Env = append(os.Environ(), k.env...)
+	}
 	dieWithUs(cmd)
-	if err := runAs(cmd, user); err != nil {
+	if err := runAs(cmd, k.user); err != nil {
 		return nil, err
 	}
 

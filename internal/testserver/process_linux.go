@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"testing"
 	"time"
+	"unsafe"
 )
 
 func dieWithUs(cmd *exec.Cmd) {
@@ -90,6 +92,21 @@ func (p *process) isStopped() (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// mapInt64 returns the number at the beginning of a file as memory that is shared with other processes.
+func mapInt64(tb testing.TB, path string) (*int64, error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := syscall.Mmap(int(file.Fd()), 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	tb.Cleanup(func() { _ = syscall.Munmap(b) })
+	return (*int64)(unsafe.Pointer(&b[0])), nil
 }
 
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }

@@ -51,6 +51,8 @@ type kind struct {
 	prepare func(s *Server) error
 	// user, if not empty, runs the program when the tests run as root, with which it refuses to run.
 	user string
+	// env is added to the program's environment.
+	env []string
 	// pid asks the server that listens at addr for its process id. An answer alone does not prove
 	// that it is our server: another process may have taken the port first.
 	pid func(addr string) (int, error)
@@ -81,10 +83,7 @@ func start(tb testing.TB, k kind, args []string) *Server {
 	tb.Helper()
 	path, err := k.find()
 	if err != nil {
-		if os.Getenv("LOCKER_TEST_SERVERS") == "require" {
-			tb.Fatalf("%s is not installed, and LOCKER_TEST_SERVERS=require", k.program)
-		}
-		tb.Skipf("%s is not installed", k.program)
+		missing(tb, k.program)
 	}
 	dir, err := k.directory(tb)
 	if err != nil {
@@ -110,6 +109,15 @@ func start(tb testing.TB, k kind, args []string) *Server {
 		tb.Fatalf("testserver: %v", err)
 	}
 	return s
+}
+
+// missing skips the test, or fails it where everything is required.
+func missing(tb testing.TB, what string) {
+	tb.Helper()
+	if os.Getenv("LOCKER_TEST_SERVERS") == "require" {
+		tb.Fatalf("%s is not installed, and LOCKER_TEST_SERVERS=require", what)
+	}
+	tb.Skipf("%s is not installed", what)
 }
 
 // find returns the path of the program.
@@ -149,7 +157,7 @@ var errExited = errors.New("exited before it answered")
 func (s *Server) launch() error {
 	logFile := filepath.Join(s.dir, "output")
 	args := append(s.kind.args(s), s.args...)
-	proc, err := startProcess(s.path, args, s.dir, logFile, s.kind.user)
+	proc, err := startProcess(s.path, args, s.dir, logFile, s.kind)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", s.kind.program, err)
 	}
