@@ -1,0 +1,171 @@
+package clocks
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/conformance/internal/proof"
+	"github.com/golockers/locker/conformance/internal/proof/load"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/stretchr/testify/assert"
+)
+
+// backend is a server whose clock is set. Etcd is none: nothing outside of it can set its clock.
+type backend struct {
+	start func(c *testserver.Clock) *testserver.Server
+	opens []load.Open
+	// byWall means that its locks end by the wall clock, so they end early if it is set forward.
+	byWall bool
+}
+
+func onRedis(opens ...load.Open) backend {
+	return backend{func(c *testserver.Clock) *testserver.Server { return c.Redis() }, opens, true}
+}
+
+var backends = map[string]backend{
+	"redisv9 and rueidis": onRedis(load.Redisv9(), load.Rueidis),
+	"redisv9+batching":    onRedis(load.Redisv9(redisv9.WithBatching(1))),
+	"redigo":              onRedis(load.Redigo),
+	"memcache": {func(c *testserver.Clock) *testserver.Server { return c.Memcached() },
+		[]load.Open{load.Memcache}, false},
+	"postgres": {func(c *testserver.Clock) *testserver.Server { return c.Postgres() },
+		[]load.Open{load.Postgres}, true},
+}
+
+// keys are few, so there are always waiters.
+var keys = []string{"a", "b"}
+
+const ttl = 10 * time.Second
+
+// While the server's clock is set by an hour and back, and wobbles, no two callers hold a lock,
+// unless the clock was set forward in between; callers are served all the time, and none hangs.
+func TestServerClocks(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := testserver.NewClock(t)
+			lockers := b.open(t, b.start(clock).Addr)
+			l := load.Start(load.Config{Lockers: lockers, Workers: 4, Keys: keys, TTL: ttl,
+				Hold: 5 * time.Millisecond, Wait: 5 * time.Second, Fence: true})
+			steps := disturb(clock, proof.Duration(t, 4*time.Second))
+			report := l.Stop(t)
+			again := load.Serves(t, lockers, keys, ttl)
+			early := 0
+			for _, o := range report.Overlaps {
+				if b.byWall && steps.explain(o) {
+					early++
+					continue
+				}
+				assert.Fail(t, "two holders, and the clock was not set forward", "%+v", o)
+			}
+			assert.Less(t, report.Overrun, time.Minute, "a caller did not return when its context ended")
+			assert.Positive(t, report.Leases)
+			assert.Zero(t, report.Backward, "fencing numbers")
+			if t.Failed() {
+				t.Log(report.Messages)
+			}
+			proof.Record(t, "Clocks", name, proof.Of("steps", len(steps)), proof.Of("leases", report.Leases),
+				proof.Of("errors", report.Errors), proof.Of("lost leases", report.Lost),
+				proof.Of("overlaps after a step forward", early), proof.Of("other overlaps", len(report.Overlaps)-early),
+				proof.Of("fencing numbers", report.Fences),
+				proof.Of("longest wait", report.LongestWait.Round(time.Millisecond)),
+				proof.Of("all served again after", again.Round(time.Millisecond)))
+		})
+	}
+}
+
+func (b backend) open(t *testing.T, addr string) (lockers []locker.Locker) {
+	t.Helper()
+	for i := range 2 {
+		lockers = append(lockers, b.opens[i%len(b.opens)](t, addr))
+	}
+	return lockers
+}
+
+// step is a change of the clock.
+type step struct {
+	began, ended time.Time // by this process's clock
+	by           time.Duration
+}
+
+type steps []step
+
+// lag is how old the time can be that a server works with, or that a grant carries, on a busy machine.
+const lag = 500 * time.Millisecond
+
+// explain reports whether the clock was set forward between the two grants, or shortly before. It is
+// not known which of them was the first. A clock that wobbles is no reason: the lock's ttl is longer.
+func (all steps) explain(o load.Overlap) bool {
+	from, to := o.First.Asked, o.Second.From // the order is that of From
+	if o.Second.Asked.Before(from) {
+		from = o.Second.Asked
+	}
+	return slices.ContainsFunc(all, func(s step) bool {
+		return s.by > ttl && s.ended.After(from.Add(-lag)) && s.began.Before(to)
+	})
+}
+
+// disturb sets the clock for so long, and leaves it right.
+func disturb(clock *testserver.Clock, d time.Duration) (all steps) {
+	var now time.Duration
+	set := func(ahead time.Duration) {
+		s := step{began: time.Now(), by: ahead - now}
+		clock.Set(ahead)
+		s.ended = time.Now()
+		all = append(all, s)
+		now = ahead
+	}
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 0} {
+			set(ahead)
+			time.Sleep(2*lag - rand.N(lag))
+		}
+		for range 20 { // a clock that wobbles
+			set(rand.N(200*time.Millisecond) - 100*time.Millisecond)
+			time.Sleep(rand.N(20 * time.Millisecond))
+		}
+		set(0)
+	}
+	return all
+}
+
+// A backend that lets a holder release a lock that it has lost is found out: the second and the third
+// holder overlap, and only the first was there before the step.
+func TestServerClocksFindsWrongReleases(t *testing.T) {
+	t.Parallel()
+	clock := testserver.NewClock(t)
+	addr := clock.Redis().Addr
+	var lockers []locker.Locker
+	for range 2 {
+		lockers = append(lockers, openHanded{load.Redisv9()(t, addr).(locker.Inspector)})
+	}
+	for range 30 {
+		l := load.Start(load.Config{Lockers: lockers, Workers: 4, Keys: keys[:1], TTL: ttl,
+			Hold: 20 * time.Millisecond, Wait: 5 * time.Second})
+		steps := disturb(clock, time.Second)
+		for _, o := range l.Stop(t).Overlaps {
+			if !steps.explain(o) {
+				return
+			}
+		}
+	}
+	assert.Fail(t, "not found")
+}
+
+// openHanded releases a lock whatever its token.
+type openHanded struct{ locker.Inspector }
+
+func (o openHanded) Release(ctx context.Context, key, token string) (bool, error) {
+	released, err := o.Inspector.Release(ctx, key, token)
+	if released || err != nil {
+		return released, err
+	}
+	_, err = locker.Break(ctx, o.Inspector, key)
+	return err == nil, nil
+}
