@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -288,6 +289,13 @@ func (h *Hub) SetLinger(d time.Duration) {
 	defer h.mu.Unlock()
 	h.linger = d
 }
+
+// impatient means that no connection is kept without listeners.
+var impatient atomic.Bool
+
+// StopLingering makes every hub close its connection a moment after its last listener has left, for
+// tests that look for what is left when all is over.
+func StopLingering() { impatient.Store(true) }
 
 // InUse reports whether the hub has a connection, or tries to have one.
 func (h *Hub) InUse() bool {

@@ -242,7 +242,7 @@ func (h *Hub) check(s *session) {
 		return
 	}
 	now := time.Now()
-	if h.users == 0 && now.Sub(h.unused) >= h.linger {
+	if h.users == 0 && (now.Sub(h.unused) >= h.linger || impatient.Load()) {
 		h.endLocked()
 		return
 	}
