@@ -327,6 +327,21 @@ func TestDialEndsItsGoroutine(t *testing.T) {
 	}
 }
 
+// A pool that is closed is an error, even if it has limits and the caller's context ends meanwhile.
+func TestClosedPool(t *testing.T) {
+	t.Parallel()
+	p := &redis.Pool{MaxActive: 1, Wait: true, Dial: func() (redis.Conn, error) { return nil, errors.New("no server") }}
+	_, err := connect(background, p)
+	require.EqualError(t, err, "no server")
+	require.NoError(t, p.Close())
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	for range 100 { // the pool chooses at random what it notices first
+		_, err := connect(ended, p)
+		require.Error(t, err)
+	}
+}
+
 // recovered returns the error that f panics with.
 func recovered(f func()) (err error) {
 	defer func() { err, _ = recover().(error) }()

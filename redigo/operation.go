@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"time"
 
@@ -81,9 +82,28 @@ func (l *Locker) borrow(ctx context.Context) (redis.Conn, error) {
 	untested := p.TestOnBorrow == nil && p.TestOnBorrowContext == nil
 	fresh := p.IdleTimeout == 0 || time.Since(l.start)-time.Duration(l.used.Load()) < p.IdleTimeout/2
 	if untested && fresh && int64(p.IdleCount()) >= takers {
-		return usable(p.GetContext(ctx))
+		return usable(connect(ctx, p))
 	}
-	return dialed(ctx, p.GetContext)
+	return dialed(ctx, func(ctx context.Context) (redis.Conn, error) { return connect(ctx, p) })
+}
+
+// connect gets a connection from the pool. A pool with Wait that is closed while a caller waits for a
+// connection panics, if that caller's context has ended: it gives back a turn through a channel that
+// is closed. That would end the process of a caller that has left already.
+func connect(ctx context.Context, p *redis.Pool) (conn redis.Conn, err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case runtime.Error:
+			if v.Error() != "send on closed channel" {
+				panic(v)
+			}
+			err = errors.New("redigo: get on closed pool")
+		default:
+			panic(v)
+		}
+	}()
+	return p.GetContext(ctx)
 }
 
 // dialed returns what get returns or, when ctx ends before that, ctx's error. A connection that
