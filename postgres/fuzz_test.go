@@ -13,7 +13,7 @@ import (
 // other.
 func FuzzHear(f *testing.F) {
 	for _, payload := range []string{
-		"", "free", "free a2V5", "free  ", "granted", "granted a2V5 dA==", "granted a2V5 dA== ", "head a2V5 dA== 500",
+		"", "free", "free a2V5", "free  ", "granted", "granted a2V5 dA==", "granted a2V5 dA== ", "granted a2V5 dA== n", "head a2V5 dA== 500",
 		"head a2V5 dA==", "head 500", "head a2V5 dA== -1", "head a2V5 dA== 9223372036854775807", "x a2V5 dA==",
 	} {
 		f.Add(payload)
@@ -21,7 +21,7 @@ func FuzzHear(f *testing.F) {
 	const name = "a2V5 dA=="
 	f.Fuzz(func(t *testing.T, payload string) {
 		l := new(Locker)
-		w := &waiter{news: make(chan struct{}, 1)}
+		w := &waiter{told: make(chan struct{}, 1)}
 		l.waiting.add(name, w)
 		c := &listener{l: l}
 		c.hear(payload)
@@ -30,11 +30,13 @@ func FuzzHear(f *testing.F) {
 			require.True(t, strings.HasPrefix(e.Channel, watchPrefix))
 		}
 		select {
-		case <-w.news:
+		case <-w.told:
 			require.Contains(t, payload, name)
-			require.GreaterOrEqual(t, w.left, time.Duration(0))
+			require.GreaterOrEqual(t, w.news.left, time.Duration(0))
+			require.Equal(t, w.news.look, strings.HasPrefix(payload, "granted "))
+			require.Contains(t, payload, w.news.nonce)
 		default:
-			require.NotEqual(t, "granted "+name, payload)
+			require.NotEqual(t, "granted "+name+" n", payload)
 		}
 	})
 }

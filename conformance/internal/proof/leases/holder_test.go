@@ -18,6 +18,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/proof/belief"
 	"github.com/golockers/locker/internal/fleet"
+	"github.com/golockers/locker/internal/leaktest"
 )
 
 const (
@@ -50,7 +51,7 @@ type task struct {
 
 func TestMain(m *testing.M) {
 	fleet.Main(map[string]fleet.Role{"holder": holder, "loader": loader})
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // holder is a process in which workers take locks until it is told to end.
