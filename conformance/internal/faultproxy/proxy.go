@@ -54,7 +54,12 @@ type Proxy struct {
 // New starts a proxy in front of target that ends with tb.
 func New(tb testing.TB, target string) *Proxy {
 	tb.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, release, err := reserve()
+	if err != nil {
+		tb.Fatalf("the fault proxy cannot reserve a port: %v", err)
+	}
+	tb.Cleanup(release)
+	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		tb.Fatalf("the fault proxy cannot listen: %v", err)
 	}
@@ -242,7 +247,7 @@ func (p *Proxy) Heal(tb testing.TB) {
 	if !refusing {
 		return
 	}
-	// Another process may use the port for a moment.
+	// Where the port is not reserved, another process may use it for a moment.
 	var ln net.Listener
 	var err error
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
