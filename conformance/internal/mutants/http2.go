@@ -30,7 +30,7 @@ type http2Lock struct {
 }
 
 // rpcTimeout bounds a call that its caller may have left behind.
-const rpcTimeout = 20 * time.Second
+const rpcTimeout = 8 * time.Second
 
 // unencrypted is HTTP/2 without TLS and nothing else.
 func unencrypted() *http.Protocols {

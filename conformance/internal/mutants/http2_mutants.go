@@ -80,8 +80,8 @@ func http2Mutants() []Mutant {
 		Name:   "HTTP/2: context not passed on",
 		Only:   faults,
 		Config: onHTTP2Through(withoutContext),
-		Must:   []string{"fault/hang-cancel", "fault/reply-after-cancel"},
-		May:    []string{"fault/hang-deadline", "fault/late-acquire", "fault/late-acquire-released", "fault/late-acquire-cleanup"},
+		Must:   []string{"fault/hang-cancel", "fault/hang-deadline", "fault/reply-after-cancel"},
+		May:    []string{"fault/late-acquire", "fault/late-acquire-released", "fault/late-acquire-cleanup"},
 	}, {
 		Name:   "HTTP/2: a list that ends at its first error",
 		Only:   faults,

@@ -266,6 +266,11 @@ func redisMutants() []Mutant {
 		Config: onRedisThrough(timeoutsOfASecond, contextAfterwards),
 		Must:   []string{"fault/hang-deadline"},
 	}, {
+		Name:   "context looked at afterwards, and a breaker that refuses the call after a slow one",
+		Only:   []string{"fault/hang-deadline", "names/*", "release/*"},
+		Config: onRedisThrough(timeoutsOfASecond, breaker()),
+		Must:   []string{"fault/hang-deadline"},
+	}, {
 		Name:   "success after the end of its context",
 		Config: onRedisThrough(nil, lateSuccess),
 		Must:   []string{"fault/hang-cancel", "fault/reply-after-cancel"},

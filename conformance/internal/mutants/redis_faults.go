@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,6 +210,23 @@ func contextAfterwards(ctx context.Context, do func(context.Context) (bool, erro
 		return false, ctxErr
 	}
 	return ok, err
+}
+
+// breaker returns contextAfterwards with a circuit breaker: a call that failed slowly makes the next
+// one fail at once.
+func breaker() func(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
+	var open atomic.Bool
+	return func(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
+		if open.CompareAndSwap(true, false) && over(ctx) == nil {
+			return false, errors.New("the circuit breaker is open")
+		}
+		begun := time.Now()
+		ok, err := contextAfterwards(ctx, do)
+		if err != nil && time.Since(begun) > 500*time.Millisecond {
+			open.Store(true)
+		}
+		return ok, err
+	}
 }
 
 // lateSuccess returns what the client returned, without looking at ctx.
