@@ -223,6 +223,7 @@ func (s *scene) run(t *testing.T, l *liar) (*harness.Recorder, map[string]string
 	l.seen, l.kinds = make(map[[3]string]int), make(map[string]string)
 	suite, err := harness.NewSuite(t, mutants.Fakes(s.alter), []harness.Check{s.check})
 	require.NoError(t, err)
+	defer suite.Close()
 	suite.Tamper = l.tamper
 	r := suite.Start(t, s.check)
 	r.Wait(harness.CheckLimit)
@@ -240,7 +241,10 @@ func (s *scene) notices(t *testing.T, answer, lie string) (noticed, told bool) {
 		if r, _ := s.run(t, l); r.Failed() {
 			return true, true
 		}
-		told = told || l.told.Load()
+		if !l.told.Load() {
+			break
+		}
+		told = true
 	}
 	return false, told
 }
@@ -283,14 +287,14 @@ func (s *scene) compare(t *testing.T, listed unnoticedLies) (problems []string) 
 			all.Go(func() {
 				entry := answer + ": " + lie
 				everTold := false
-				for range 1 + repeats {
+				for try := 0; try < 2 || everTold && try <= repeats; try++ {
 					noticed, told := s.notices(t, answer, lie)
 					if told && noticed != listed[entry].listed {
 						return
 					}
 					everTold = everTold || told
 				}
-				if !everTold {
+				if !everTold { // only a machine that was slower got this answer
 					return
 				}
 				mu.Lock()
@@ -381,7 +385,7 @@ func scenes() (list []*scene) {
 			})
 		}},
 	}
-	room := make(chan struct{}, 100)
+	room := make(chan struct{}, 150)
 	for _, ck := range checks() {
 		if ck.Needs&harness.NeedsNetwork != 0 {
 			continue

@@ -38,9 +38,11 @@ type Suite struct {
 	lacks    map[Needs]string // what the Lockers cannot do, with the reason
 	quickest time.Duration    // the quickest of some operations, before the checks load the backend
 	lag      recentLag
+	stop     context.CancelFunc // of its measurement
 }
 
-// NewSuite validates c and makes the three Lockers that the checks share.
+// NewSuite validates c and makes the three Lockers that the checks share. From then on the suite
+// measures how slow the machine is, until tb ends or Close is called.
 func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 	if c.New == nil {
 		return nil, errors.New("Config.New is nil: it must return a Locker on the backend under test")
@@ -73,8 +75,9 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 		}
 		s.Lockers[i] = l
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	tb.Cleanup(cancel)
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	tb.Cleanup(s.Close)
 	go measure(ctx, s.lag.saw)
 	if err := s.probe(); err != nil {
 		return nil, err
@@ -90,6 +93,9 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 	}
 	return s, nil
 }
+
+// Close ends the measurement. A test that makes many suites calls it after each of them.
+func (s *Suite) Close() { s.stop() }
 
 // nearest suggests checks in place of a name that is not one.
 func nearest(name string, list []Check) string {

@@ -3,7 +3,6 @@ package mutants
 import (
 	"context"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,8 +30,15 @@ func (s *store) infoLocked(key string) locker.Info {
 func (s *store) list(prefix string) (all []locker.Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, key := range slices.Sorted(maps.Keys(s.items)) {
-		if info := s.infoLocked(key); strings.HasPrefix(key, prefix) && info.Token != "" {
+	var keys []string
+	for key := range s.items {
+		if strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		if info := s.infoLocked(key); info.Token != "" {
 			all = append(all, info)
 		}
 	}
@@ -40,7 +46,7 @@ func (s *store) list(prefix string) (all []locker.Info) {
 }
 
 // pageSize is how many locks a List reads in one step.
-const pageSize = 50
+const pageSize = 100
 
 // pages yields what list returns, in pages that each begin after the last key of the one before.
 func pages(ctx context.Context, list func() []locker.Info) iter.Seq2[locker.Info, error] {
