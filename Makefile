@@ -25,7 +25,7 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove pictures tools servers
+.PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove mutants pictures tools servers
 .NOTPARALLEL:
 
 help: ## this list
@@ -103,6 +103,9 @@ prove: servers ## the parts of the proof in PROVE, for DURATION each; writes doc
 		LOCKER_TEST_SERVERS=require LOCKER_PROVE=$(DURATION) LOCKER_PROOF=$$PWD/results.jsonl \
 		$(GO) test -p 1 -count=1 -timeout 6h -v $(TESTFLAGS) $(PROVE) && \
 		$(GO) run ./report results.jsonl > proof.md.new && mv proof.md.new ../../../docs/proof.md
+
+mutants: servers ## every check of package conformance against every broken locker
+	LOCKER_TEST_SERVERS=require LOCKER_LONG=1 $(GO) test -race -count=1 -run Mutants -timeout 1h $(TESTFLAGS) ./conformance
 
 # Besides the servers it needs tmux and prometheus.
 pictures: servers ## the pictures and captures in docs/, from real runs

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,14 +14,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testMutants runs the checks against each of the mutants, several of them at the same time, since
-// checks mostly wait. Races need a processor at the right moment, and what a broken Locker does on
-// a busy machine is not always foreseeable. So results that differ from the mutant's lists are
-// repeated when the others are done, and must be right once. Correct Lockers get no second chance:
-// see TestNoFalseAlarm….
+// testMutants runs checks against each of the mutants, many of them at the same time, since checks
+// mostly wait. Races need a processor at the right moment, and what a broken Locker does on a busy
+// machine is not always foreseeable. So results that differ from the mutant's lists are repeated
+// when the others are done, and must be right once. Correct Lockers get no second chance: see
+// TestNoFalseAlarm….
 func testMutants(t *testing.T, list []mutants.Mutant) {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b mutants.Mutant) int { return failsSlowly(b) - failsSlowly(a) })
 	var all sync.WaitGroup
-	room := make(chan struct{}, 16)
+	room := make(chan struct{}, 24)
 	wrong := make([]map[string]string, len(list))
 	for i, m := range list {
 		room <- struct{}{}
@@ -30,23 +33,60 @@ func testMutants(t *testing.T, list []mutants.Mutant) {
 		})
 	}
 	all.Wait()
+	// Again, a few at a time.
+	room = make(chan struct{}, 4)
 	for i, m := range list {
-		if len(wrong[i]) > 0 {
+		if len(wrong[i]) == 0 {
+			continue
+		}
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
 			t.Run(m.Name+" again", func(t *testing.T) { again(t, m, wrong[i]) })
+		})
+	}
+	all.Wait()
+}
+
+// allChecks is the environment variable that, set to 1, runs all checks against each mutant.
+const allChecks = "LOCKER_LONG"
+
+// slow are the checks that take more than half a second, or much of a processor, on a quick
+// backend. A mutant is run with those that it must fail, and with all that are not slow. With
+// LOCKER_LONG=1 it is run with the others as well.
+var slow = []string{
+	"context/no-late-success", "exclusion/contender-no-effect", "exclusion/race-for-expired-key", "expiry/*",
+	"extend/after-takeover", "extend/atomic", "extend/keep-alive", "extend/longer", "extend/owner-only", "extend/replaces", "extend/shorter",
+	"fault/abandoned-waiter", "fault/delayed-grant", "fault/extend-after-lost-reply", "fault/extend-after-lost-reply-queued",
+	"fault/extend-paused", "fault/hang-cancel", "fault/hang-leak", "fault/late-acquire", "fault/late-acquire-released", "fault/push-*",
+	"fault/reconnect-keeps-place", "fault/slow-link", "fault/takeover-paused", "fault/wait-disconnect", "fault/wait-reply-lost",
+	"fault/waiter-crash", "fault/watch-backoff", "fence/no-side-effects", "fence/stale-holder", "inspect/expiry",
+	"inspect/no-side-effects", "list/concurrent", "list/many", "names/hash-collisions", "release/atomic", "sametoken/ttl-restarts",
+	"wait/cancel", "wait/cancel-stress", "wait/deadline", "wait/fifo", "wait/head-leaves", "wait/holder-vanishes", "wait/keeps-place",
+	"wait/own-ttl", "wait/queued-token", "wait/uncontended", "watch/handoff",
+}
+
+// failsSlowly returns how many of the checks that m must fail are slow. Those with many begin first.
+func failsSlowly(m mutants.Mutant) (n int) {
+	for _, name := range m.Must {
+		if anyMatches(slow, name) {
+			n++
 		}
 	}
+	return n
 }
 
 // judge runs the checks of list against m, except those that m may fail, whose results prove
-// nothing. It returns, by the name of the check, which results are wrong.
+// nothing, and slow ones that it need not fail. It returns, by the name of the check, which results
+// are wrong.
 func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string {
 	t.Helper()
-	listed := func(patterns []string, name string) bool {
-		return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
-	}
+	every := os.Getenv(allChecks) == "1"
 	list = slices.DeleteFunc(slices.Clone(list), func(ck harness.Check) bool {
-		must := slices.Contains(m.Must, ck.Name)
-		return m.Only != nil && !listed(m.Only, ck.Name) || !must && listed(m.May, ck.Name)
+		if slices.Contains(m.Must, ck.Name) {
+			return false
+		}
+		return m.Only != nil && !anyMatches(m.Only, ck.Name) || anyMatches(m.May, ck.Name) || !every && anyMatches(slow, ck.Name)
 	})
 	config := m.Config
 	if config == nil {
@@ -72,6 +112,11 @@ func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]stri
 	return wrong
 }
 
+// anyMatches reports whether one of the patterns matches name.
+func anyMatches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
+}
+
 // again repeats the checks whose results were wrong.
 func again(t *testing.T, m mutants.Mutant, wrong map[string]string) {
 	t.Helper()
@@ -88,7 +133,8 @@ func again(t *testing.T, m mutants.Mutant, wrong map[string]string) {
 	}
 }
 
-// matches reports whether name is the check of that name, or of the group if pattern is group/*.
+// matches reports whether name is the check of that name, or begins with what is before the * in
+// pattern, such as group/*.
 func matches(pattern, name string) bool {
 	group, ok := strings.CutSuffix(pattern, "*")
 	return name == pattern || ok && strings.HasPrefix(name, group)
@@ -99,9 +145,9 @@ func matches(pattern, name string) bool {
 
 func TestMutants(t *testing.T) { testMutants(t, mutants.Local()) }
 
-func TestRedisMutants(t *testing.T) { testMutants(t, mutants.Redis()) }
-
-func TestHTTP2Mutants(t *testing.T) { testMutants(t, mutants.HTTP2()) }
+func TestNetworkMutants(t *testing.T) {
+	testMutants(t, slices.Concat(mutants.HTTP2(), mutants.Redis()))
+}
 
 func TestEveryCheckCanFail(t *testing.T) {
 	t.Parallel()
@@ -123,6 +169,10 @@ func TestEveryCheckCanFail(t *testing.T) {
 	}
 	for _, ck := range checks() {
 		assert.True(t, caught[ck.Name], "no mutant must fail %s", ck.Name)
+	}
+	for _, pattern := range slow {
+		assert.True(t, slices.ContainsFunc(checks(), func(ck harness.Check) bool { return matches(pattern, ck.Name) }),
+			"%s is slow, but no check", pattern)
 	}
 }
 
