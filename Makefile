@@ -9,6 +9,8 @@ DURATION ?= 10m
 PROVE    ?= ./...
 # The oldest go-redis that go.mod allows, and others that differ in pub/sub, timeouts or defaults.
 GOREDIS  ?= 9.5.5 9.20.0 9.22.0
+# How many nested modules are tested at a time: tests mostly wait.
+JOBS     ?= 2
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.
 TESTFLAGS ?=
 
@@ -26,7 +28,9 @@ each = @failed=; for m in $(MODULES); do \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
 .PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove mutants pictures tools servers
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -34,7 +38,14 @@ help: ## this list
 test: export LOCKER_TEST_SERVERS = require
 test: export LOCKER_CONFORMANCE = strict
 test: servers lint ## lint, then the tests of every module with the race detector, on real servers
-	$(call each,$(GO) test -race -shuffle=on -timeout 45m $(TESTFLAGS) ./...)
+	@failed=0; \
+	$(MAKE) --no-print-directory test-in/. || failed=1; \
+	$(MAKE) --no-print-directory -k -j $(JOBS) -O SIDE_BY_SIDE=1 $(addprefix test-in/,$(filter-out .,$(MODULES))) || failed=1; \
+	exit $$failed
+
+test-in/%:
+	@echo "== $*: go test"
+	@cd $* && $(GO) test -race -shuffle=on -parallel 4 -timeout 45m $(TESTFLAGS) ./...
 
 quick: ## build the library and test what needs no server that is not installed
 	$(GO) build ./...
