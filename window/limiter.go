@@ -1,0 +1,191 @@
+package window
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// Limiter allows a number of calls in a time. Make one with [New], and share it: it is safe for
+// concurrent use. It keeps nothing for a key, except while callers of [Limiter.Wait] wait.
+type Limiter struct {
+	counter      Counter
+	rule         Rule
+	failClosed   bool
+	countsDenied bool
+	err          error // of New's arguments
+	turns        turns
+}
+
+// Option changes what [New] makes.
+type Option func(*Limiter)
+
+// WithSliding limits the calls in any time of length per, estimated from the counts of two windows.
+// It is the default.
+func WithSliding() Option { return func(l *Limiter) { l.rule.Fixed = false } }
+
+// WithFixed limits the calls in each window by itself. All of the limit is available again when a
+// window ends, so around that moment there may be twice as many calls.
+func WithFixed() Option { return func(l *Limiter) { l.rule.Fixed = true } }
+
+// WithFailClosed makes Allow and AllowN deny calls while the backend fails. By default they let them
+// pass: a limiter that is down then does not take the service down with it. In both cases they
+// return the error.
+func WithFailClosed() Option { return func(l *Limiter) { l.failClosed = true } }
+
+// WithDeniedCounted makes calls count that are denied, so a client that does not slow down is denied
+// until it does. Each call is then one plain [Counter.Count].
+func WithDeniedCounted() Option { return func(l *Limiter) { l.countsDenied = true } }
+
+var (
+	// ErrInvalidN means that the number of calls is less than 1, more than [MaxN] or more than the
+	// limit.
+	ErrInvalidN = errors.New("invalid number of calls")
+
+	// ErrInvalidRule means that the limit or the length of the window that New was called with is
+	// out of range.
+	ErrInvalidRule = errors.New("invalid limit")
+
+	errNilCounter = errors.New("the Counter is nil")
+)
+
+// New returns a Limiter that allows limit calls for each key in a time of length per, which is
+// rounded up to a millisecond. The limit is from 1 to [MaxN], and per from 1 ms to [MaxPer]; with
+// others, or a nil Counter, every method returns an error.
+//
+// Limiters share their counts if their Counters do and they have the same per. So give the keys of
+// different limits different prefixes.
+func New(c Counter, limit int64, per time.Duration, opts ...Option) *Limiter {
+	l := &Limiter{counter: c, rule: Rule{Limit: limit, Per: per}}
+	if rest := per % time.Millisecond; rest > 0 {
+		l.rule.Per += time.Millisecond - rest
+	}
+	for _, opt := range opts {
+		opt(l)
+	}
+	switch v := reflect.ValueOf(c); {
+	case c == nil, v.Kind() == reflect.Pointer && v.IsNil():
+		l.err = errNilCounter
+	case limit < 1 || limit > MaxN:
+		l.err = fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidRule, limit, int64(MaxN))
+	case per < time.Millisecond || per > MaxPer:
+		l.err = fmt.Errorf("%w: a window of %v is not between 1ms and %v", ErrInvalidRule, per, MaxPer)
+	}
+	return l
+}
+
+// Decision is the outcome of a call.
+type Decision struct {
+	Allowed bool
+
+	// Limit is that of the Limiter, and Remaining is how many more calls it would allow now.
+	Limit, Remaining int64
+
+	// RetryAfter is 0 if the call is allowed. Otherwise the same call is denied for at least that
+	// long, and then allowed unless others came before it.
+	RetryAfter time.Duration
+
+	// ResetAfter is how long it takes until all of the limit is available again if there are no
+	// more calls.
+	ResetAfter time.Duration
+}
+
+// Allow reports whether one more call is allowed for key now, and counts it if it is. It is AllowN
+// with 1.
+func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
+	return l.AllowN(ctx, key, 1)
+}
+
+// AllowN reports whether n more calls are allowed for key now, all or none, and counts them if they
+// are. A key is 1 to 1,024 arbitrary bytes.
+//
+// If there is an error, only Allowed and Limit are set. If the backend failed, or ctx ended, Allowed
+// is true, or false with [WithFailClosed]; whether the calls were counted is unknown. If the
+// arguments are invalid, Allowed is false and nothing was counted: the error then wraps
+// [locker.ErrInvalidKey], [ErrInvalidN] or [ErrInvalidRule]. If ctx has ended before the call,
+// nothing was counted either.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
+	if err := l.check(key, n); err != nil {
+		return Decision{Limit: l.rule.Limit}, wrap("allow", key, err)
+	}
+	d, err := l.decide(ctx, key, n)
+	if err != nil {
+		return Decision{Allowed: !l.failClosed, Limit: l.rule.Limit}, wrap("allow", key, err)
+	}
+	return d, nil
+}
+
+func (l *Limiter) decide(ctx context.Context, key string, n int64) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	c, allowed, err := l.count(ctx, key, n)
+	if err != nil {
+		return Decision{}, err
+	}
+	d := Decision{
+		Allowed:    allowed,
+		Limit:      l.rule.Limit,
+		Remaining:  max(l.rule.Limit-l.rule.Used(c), 0),
+		ResetAfter: l.resetAfter(c),
+	}
+	if !allowed {
+		// There may be room now, if the backend's clock or another caller has gone on meanwhile.
+		d.RetryAfter = max(l.rule.after(c, n), time.Millisecond)
+	}
+	return d, nil
+}
+
+// count counts n calls if they are allowed.
+func (l *Limiter) count(ctx context.Context, key string, n int64) (c Counts, allowed bool, err error) {
+	if !l.countsDenied {
+		if e, ok := l.counter.(Enforcer); ok {
+			return e.CountUnder(ctx, key, n, l.rule)
+		}
+		if c, err = l.counter.Count(ctx, key, 0, l.rule.Per); err != nil || !l.rule.Allows(c, n) {
+			return c, false, err
+		}
+	}
+	c, err = l.counter.Count(ctx, key, n, l.rule.Per)
+	return c, err == nil && l.rule.Used(c) <= l.rule.Limit, err
+}
+
+func (l *Limiter) resetAfter(c Counts) time.Duration {
+	switch {
+	case l.rule.Fixed && c.Current <= 0, c.Current <= 0 && c.Previous <= 0:
+		return 0
+	case l.rule.Fixed || c.Current <= 0:
+		return c.Left
+	}
+	return c.Left + l.rule.Per
+}
+
+const maxName = 1024 // bytes, of a key
+
+func (l *Limiter) check(key string, n int64) error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case key == "":
+		return fmt.Errorf("%w: empty", locker.ErrInvalidKey)
+	case len(key) > maxName:
+		return fmt.Errorf("%w: %d bytes, more than %d", locker.ErrInvalidKey, len(key), maxName)
+	case n < 1:
+		return fmt.Errorf("%w: %d is less than 1", ErrInvalidN, n)
+	case n > l.rule.Limit:
+		return fmt.Errorf("%w: %d is more than the limit of %d", ErrInvalidN, n, l.rule.Limit)
+	}
+	return nil
+}
+
+// wrap gives every error of this package its form. A key that is too long is cut.
+func wrap(op, key string, err error) error {
+	if len(key) > maxName {
+		return fmt.Errorf("window: %s %q…: %w", op, key[:32], err)
+	}
+	return fmt.Errorf("window: %s %q: %w", op, key, err)
+}

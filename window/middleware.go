@@ -1,0 +1,63 @@
+package window
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/golockers/locker"
+)
+
+// Middleware limits the requests that reach a handler, by the key that key returns: for instance the
+// name of the user that has signed in. A request for which it returns "" is not limited.
+//
+// Responses have the fields RateLimit-Policy and RateLimit of the draft
+// draft-ietf-httpapi-ratelimit-headers-10, with the policy "default": the limit (q) and the length of
+// the window in seconds (w, if it is a whole number), and what remains (r) and in how many seconds
+// all of it is available again (t). A request that is denied does not reach the handler: the response
+// has the status 429 (Too Many Requests) and Retry-After in seconds, rounded up.
+//
+// If the backend fails, the request passes without these fields, or with [WithFailClosed] the
+// response has the status 503 (Service Unavailable). If the key is longer than 1,024 bytes, the
+// status is 400 (Bad Request), and if the Limiter's arguments are invalid 500 (Internal Server
+// Error). To see the errors, call [Limiter.Allow] in a middleware of your own.
+//
+// An address is a poor key: many users may share one, and a client that has many may have as many
+// keys. Behind a proxy, [http.Request.RemoteAddr] is the proxy's.
+func Middleware(l *Limiter, key func(*http.Request) string) func(http.Handler) http.Handler {
+	policy := fmt.Sprintf(`"default";q=%d`, l.rule.Limit)
+	if l.rule.Per%time.Second == 0 {
+		policy += fmt.Sprintf(";w=%d", l.rule.Per/time.Second)
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			k := key(r)
+			if k == "" {
+				next.ServeHTTP(w, r)
+				return
+			}
+			d, err := l.Allow(r.Context(), k)
+			if err == nil {
+				w.Header().Set("RateLimit-Policy", policy)
+				w.Header().Set("RateLimit", fmt.Sprintf(`"default";r=%d;t=%d`, d.Remaining, seconds(d.ResetAfter)))
+			}
+			switch {
+			case d.Allowed:
+				next.ServeHTTP(w, r)
+			case err == nil:
+				w.Header().Set("Retry-After", fmt.Sprint(seconds(d.RetryAfter)))
+				http.Error(w, "too many requests", http.StatusTooManyRequests)
+			case errors.Is(err, locker.ErrInvalidKey):
+				http.Error(w, "the name that requests are limited by is too long", http.StatusBadRequest)
+			case l.err != nil:
+				http.Error(w, "the limit of requests is misconfigured", http.StatusInternalServerError)
+			default:
+				http.Error(w, "the limit of requests is unknown", http.StatusServiceUnavailable)
+			}
+		})
+	}
+}
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

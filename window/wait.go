@@ -1,0 +1,91 @@
+package window
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Wait returns nil when one more call is allowed for key, and has counted it. Callers of this
+// Limiter that wait for the same key take turns, first come, first served, so only the first of them
+// makes requests: one whenever there may be room again.
+//
+// When ctx ends, Wait returns ctx's error, and the call has not counted unless ctx ended during a
+// request. It does not wait if ctx's deadline is certain to pass first: the error is then
+// [context.DeadlineExceeded]. A backend error ends the wait at once, with and without
+// [WithFailClosed]; the caller decides whether to go on.
+func (l *Limiter) Wait(ctx context.Context, key string) error {
+	if err := l.check(key, 1); err != nil {
+		return wrap("wait", key, err)
+	}
+	if err := l.wait(ctx, key); err != nil {
+		return wrap("wait", key, err)
+	}
+	return nil
+}
+
+func (l *Limiter) wait(ctx context.Context, key string) error {
+	leave, err := l.turns.enter(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for {
+		d, err := l.decide(ctx, key, 1)
+		if err != nil || d.Allowed {
+			return err
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d.RetryAfter {
+			return context.DeadlineExceeded
+		}
+		timer := time.NewTimer(d.RetryAfter)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// turns are the queues of callers that wait, by key. It holds an entry for a key only while one of
+// them waits.
+type turns struct {
+	mu     sync.Mutex
+	queues map[string]*queue
+}
+
+type queue struct {
+	callers int
+	turn    chan struct{} // full while it is a caller's turn; senders are served in order
+}
+
+// enter returns when it is the caller's turn, which ends with leave.
+func (t *turns) enter(ctx context.Context, key string) (leave func(), err error) {
+	t.mu.Lock()
+	if t.queues == nil {
+		t.queues = make(map[string]*queue)
+	}
+	q := t.queues[key]
+	if q == nil {
+		q = &queue{turn: make(chan struct{}, 1)}
+		t.queues[key] = q
+	}
+	q.callers++
+	t.mu.Unlock()
+	select {
+	case q.turn <- struct{}{}:
+		return func() { <-q.turn; t.leave(key, q) }, nil
+	case <-ctx.Done():
+		t.leave(key, q)
+		return nil, ctx.Err()
+	}
+}
+
+func (t *turns) leave(key string, q *queue) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.callers--; q.callers == 0 {
+		delete(t.queues, key)
+	}
+}

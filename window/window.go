@@ -1,0 +1,147 @@
+// Package window limits how often something happens, on the server that keeps the locks: 100
+// requests a minute for each user, whichever process they reach.
+//
+//	limiter := window.New(redisv9.New(client), 100, time.Minute)
+//	...
+//	d, err := limiter.Allow(ctx, "user/42")
+//	if err != nil {
+//		log.Print(err) // the backend failed: d lets the call pass, see WithFailClosed
+//	}
+//	if !d.Allowed {
+//		return fmt.Errorf("too many requests, try again in %v", d.RetryAfter)
+//	}
+//
+// The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. That of etcd
+// is none: a majority of its servers would write each count to their disks.
+//
+// # How it counts
+//
+// Time is divided into windows of equal length, and each key has a count in each window. By default
+// the limit is for a sliding window: the count of the window before is weighted by how much of it is
+// less than one window ago, as if its counts were spread evenly. If they were not, more calls than
+// the limit, but fewer than twice as many, may fall into some time of that length. The weighted count
+// is rounded down, so that a client that calls all the time reaches the limit in each window; with a
+// limit of 1 that is the same as [WithFixed].
+//
+// A call that is not allowed does not count, unless [WithDeniedCounted] is used.
+//
+// # What is left behind
+//
+// A backend forgets a key two windows after its last count. There is no moment at which a count is
+// without an expiry: the number of the window is a part of what is stored, and the expiry is set in
+// the same step.
+package window
+
+import (
+	"context"
+	"math"
+	"math/bits"
+	"time"
+)
+
+// Counter is what a backend implements. It is safe for concurrent use.
+//
+// Applications do not call these methods. They use a [Limiter], which checks the arguments first: a
+// Counter may rely on a key of 1 to 1,024 bytes, an n from 0 to [MaxN], and a per of whole
+// milliseconds, from one of them to [MaxPer].
+//
+// These are the rules, which conformance.RunCounter checks:
+//
+//   - One attempt. Count adds n once, as one atomic step, and returns the sum. An error means that
+//     it is unknown whether n was added. A client that repeats a request may add n twice, but not
+//     more often. What was answered without an error is never lost while its window and the next
+//     last, unless the backend loses its data.
+//   - Windows begin at the multiples of per on the backend's clock, so all processes agree on them.
+//     A count that reaches the backend in the next window counts there.
+//   - Nothing is left. Two windows after its last count, nothing is stored for a key, and nothing is
+//     ever stored without an expiry, even if the caller dies between two steps.
+//   - Exact names. Keys compare byte for byte, and counts with different keys or different lengths
+//     of the window are independent. They share no names with locks.
+//   - When ctx ends, the method returns ctx's error, as the methods of a [locker.Locker] do.
+//
+// [locker.Locker]: https://pkg.go.dev/github.com/golockers/locker#Locker
+type Counter interface {
+	// Count adds n to the count of key in the current window of length per, by the backend's
+	// clock, and returns the counts of this window and the one before, and how much of this window
+	// is left. If n is 0, it only looks.
+	Count(ctx context.Context, key string, n int64, per time.Duration) (Counts, error)
+}
+
+// An Enforcer is a [Counter] that can leave out counts that would exceed a limit. Without it, a
+// Limiter looks first and then counts, which takes two requests, and of calls that are denied those
+// count for which there was room when they looked.
+type Enforcer interface {
+	Counter
+
+	// CountUnder is Count if the rule allows n more, and otherwise leaves the count alone. The
+	// counts include n if counted is true.
+	CountUnder(ctx context.Context, key string, n int64, r Rule) (c Counts, counted bool, err error)
+}
+
+// The limits of arguments.
+const (
+	MaxN   = 1_000_000_000_000    // the most that counts in one call, and the highest limit
+	MaxPer = 366 * 24 * time.Hour // the longest window
+)
+
+// Counts are those of one key.
+type Counts struct {
+	Current, Previous int64         // in this window, and in the one before
+	Left              time.Duration // until this window ends
+}
+
+// Rule is what a Limiter allows.
+type Rule struct {
+	Limit int64
+	Per   time.Duration
+	Fixed bool // the window before does not matter
+}
+
+// Used returns how much of the limit is used: the current count and, unless the rule is Fixed, the
+// previous one weighted by the part of the window that is left, rounded down.
+func (r Rule) Used(c Counts) int64 {
+	used := max(c.Current, 0) + r.weighted(c.Previous, c.Left)
+	if used < 0 {
+		return math.MaxInt64
+	}
+	return used
+}
+
+// Allows reports whether n more are within the limit.
+func (r Rule) Allows(c Counts, n int64) bool { return r.Used(c) <= r.Limit-n }
+
+func (r Rule) weighted(count int64, left time.Duration) int64 {
+	if r.Fixed || count <= 0 || left <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(count), uint64(min(left, r.Per)))
+	q, _ := bits.Div64(hi, lo, uint64(r.Per))
+	return int64(q)
+}
+
+// after returns how long it takes until the rule allows n, which is no more than the limit, if
+// nothing is counted in the meantime.
+func (r Rule) after(c Counts, n int64) time.Duration {
+	if r.Allows(c, n) {
+		return 0
+	}
+	if room := r.Limit - n - max(c.Current, 0); room >= 0 {
+		return c.Left - r.fades(c.Previous, room)
+	}
+	// In the next window, the current count is the previous one.
+	if room := r.Limit - n; r.weighted(c.Current, r.Per) > room {
+		return c.Left + r.Per - r.fades(c.Current, room)
+	}
+	return c.Left
+}
+
+// fades returns the longest rest of a window with which the weighted count is no more than room,
+// which is less than count.
+func (r Rule) fades(count, room int64) time.Duration {
+	// count * left / per < room + 1
+	hi, lo := bits.Mul64(uint64(room+1), uint64(r.Per))
+	lo, borrow := bits.Sub64(lo, 1, 0)
+	hi -= borrow
+	left, _ := bits.Div64(hi, lo, uint64(count))
+	return time.Duration(left)
+}
