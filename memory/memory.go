@@ -41,6 +41,8 @@ type Locker struct {
 	shards [shardCount]shard
 	swept  atomic.Uint32 // counts sweeps; the shard that is next is this modulo shardCount
 	fence  atomic.Int64  // the last fencing number, for all keys
+
+	windows windows // counts for package window
 }
 
 // New returns a Locker that holds no locks.

@@ -42,6 +42,9 @@ func isUnserializable(err error) bool { return codeOf(err) == serializationFailu
 
 // explain adds what to do about an error.
 func (l *Locker) explain(err error) error {
+	if explained, ok := err.(noWindows); ok {
+		return explained.error
+	}
 	switch codeOf(err) {
 	case undefinedTable, undefinedSchema:
 		return fmt.Errorf("there is no table %s; call postgres.EnsureSchema, or run postgres.Schema: %w", l.table, err)

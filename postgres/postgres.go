@@ -91,6 +91,8 @@ type Locker struct {
 	start time.Time
 	swept atomic.Int64 // when: nanoseconds after start
 
+	windows windows
+
 	path   atomic.Int32            // what is between this process and the server
 	hub    *pubsub.Hub             // of those who wait and watch
 	self   atomic.Pointer[backend] // of the hub's connection; nil: there is none
@@ -168,6 +170,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Locker {
 		return l
 	}
 	l.table, l.sql = id.Sanitize(), newStatements(id, o.async)
+	l.windows.complete(id)
 	l.hub = pubsub.New(l.listen, ioTimeout)
 	switch mode := pool.Config().ConnConfig.DefaultQueryExecMode; {
 	case mode == pgx.QueryExecModeSimpleProtocol:
@@ -197,7 +200,7 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	l.ghosts.forget(key, token)
 	acquired, err = l.change(ctx, l.sql.acquire, key, token, us)
 	if err == nil {
-		l.sweepLater()
+		l.sweepLocksLater()
 	}
 	return acquired, err
 }

@@ -221,14 +221,8 @@ func newStatements(id pgx.Identifier, async bool) statements {
 	if async {
 		commit = "{hasty}"
 	}
-	last := strings.NewReplacer("{table}", id.Sanitize()) // a name may look like a part
 	complete := func(statement string) string {
-		statement = strings.ReplaceAll(statement, "{commit}", commit)
-		r := strings.NewReplacer(parts...)
-		for range 4 { // parts have parts
-			statement = r.Replace(statement)
-		}
-		return last.Replace(statement)
+		return assemble(id, strings.ReplaceAll(statement, "{commit}", commit))
 	}
 	return statements{
 		acquire: complete(acquireSQL),
@@ -248,4 +242,13 @@ func newStatements(id pgx.Identifier, async bool) statements {
 		sweep:    complete(sweepSQL),
 		describe: describeSQL,
 	}
+}
+
+// assemble puts the parts and the name of the table into a statement.
+func assemble(id pgx.Identifier, statement string) string {
+	r := strings.NewReplacer(parts...)
+	for range 4 { // parts have parts
+		statement = r.Replace(statement)
+	}
+	return inTable(id, statement) // at last, since a name may look like a part
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"runtime/pprof"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -15,10 +16,10 @@ const (
 	sweepLong  = time.Minute
 )
 
-// sweepLater deletes unused rows from time to time, in the background.
-func (l *Locker) sweepLater() {
-	last, now := l.swept.Load(), time.Since(l.start)
-	if now-time.Duration(last) < sweepEvery || !l.swept.CompareAndSwap(last, int64(now)) {
+// sweepLater deletes unused rows from time to time, in the background. at is when it last did.
+func (l *Locker) sweepLater(at *atomic.Int64, sweep func(context.Context) (int64, error)) {
+	last, now := at.Load(), time.Since(l.start)
+	if now-time.Duration(last) < sweepEvery || !at.CompareAndSwap(last, int64(now)) {
 		return
 	}
 	go func() {
@@ -26,12 +27,17 @@ func (l *Locker) sweepLater() {
 		ctx, cancel := context.WithTimeout(context.Background(), sweepLong)
 		defer cancel()
 		for {
-			swept, err := l.sweep(ctx, sweepAge)
+			swept, err := sweep(ctx)
 			if err != nil || swept < sweepMost {
 				return // if it failed, the next one may succeed
 			}
 		}
 	}()
+}
+
+// sweepLocksLater is sweepLater for the table of locks.
+func (l *Locker) sweepLocksLater() {
+	l.sweepLater(&l.swept, func(ctx context.Context) (int64, error) { return l.sweep(ctx, sweepAge) })
 }
 
 // sweep deletes rows that were not used for that long, and returns how many.

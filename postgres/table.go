@@ -74,10 +74,15 @@ func EnsureSchema(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error
 	if err != nil {
 		return err
 	}
+	return ensure(ctx, pool, id, schema)
+}
+
+// ensure creates a table unless it exists.
+func ensure(ctx context.Context, pool *pgxpool.Pool, id pgx.Identifier, schema string) error {
 	if pool == nil {
 		return errNoPool
 	}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// CREATE TABLE IF NOT EXISTS fails if another session creates the table at the same time,
 		// and without the right to create one even if the table exists.
 		const isThere = `SELECT to_regclass($1) IS NOT NULL, pg_advisory_xact_lock($2)::text`

@@ -139,7 +139,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		case err != nil:
 			return time.Time{}, w.giveUp(ctx, err, false)
 		case p.mine:
-			l.sweepLater()
+			l.sweepLocksLater()
 			return p.asked.Add(ttl), nil
 		}
 		isHeld = true
@@ -186,7 +186,7 @@ func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time
 			if p.place > 0 { // its owner has called Acquire as well
 				_, _ = w.l.change(ctx, w.l.sql.leave, w.key, w.token)
 			}
-			w.l.sweepLater()
+			w.l.sweepLocksLater()
 			return p.asked.Add(p.left), nil
 		}
 		if !isHeld {

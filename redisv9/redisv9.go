@@ -8,7 +8,8 @@
 // "locker:k"; its value is the holder's token, and its expiry is the lock's. The names of all other
 // keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
 // lock, which outlives the lock by a minute when its waiters are gone; "!fence:locker:" is the
-// counter of fencing numbers, which has no expiry. A lock's channel has the name of its key, and
+// counter of fencing numbers, which has no expiry; "!window:locker:" begins the keys of counts for
+// package window. A lock's channel has the name of its key, and
 // each Locker that waits has a channel named "!wait:locker:" and a random string.
 //
 // # Limited users
@@ -17,6 +18,7 @@
 // forge the locks of other prefixes:
 //
 //	ACL SETUSER app on >secret +@all ~locker:* ~!queue:locker:* ~!fence:locker:*
+//		~!window:locker:*
 //		resetchannels &locker:* &!wait:locker:*
 //
 // In the names that begin with "!", bytes of the prefix other than letters, digits and :._-/ are

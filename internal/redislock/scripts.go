@@ -13,7 +13,7 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Fence and Count, KEYS[1] is the lock, KEYS[2] its queue if it has one, and
+// In every script but Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if it has one, and
 // ARGV[1] the caller's token. TTLs are milliseconds. The files describe the rest.
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
@@ -37,6 +37,7 @@ var (
 	Count   = load("count") // KEYS[1] is the counter of fencing numbers
 	Holds   = load("holds")
 	Inspect = load("inspect")
+	Window  = load("window") // KEYS[1] is a counter of package window
 )
 
 // load reads a script and replaces each line "--include <name>" by the text of that file.

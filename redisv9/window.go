@@ -1,0 +1,72 @@
+package redisv9
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/window"
+	"github.com/redis/go-redis/v9"
+)
+
+var _ window.Enforcer = (*Locker)(nil)
+
+// Count adds n to the count of key in the present window, for a Limiter of package window, in one
+// request. The counts of key in minutes are the key "!window:locker:60000:" followed by key. Its
+// value contains the number of the window by the server's clock, and one SET writes it with its
+// expiry, at the end of the next window. If the server's clock is set back, the present counts stay
+// those of the present window.
+//
+// If there is no reply, go-redis repeats the request once at most, whatever its MaxRetries is. So n
+// may count twice.
+func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
+	c, _, err := l.CountUnder(ctx, key, n, window.Rule{Per: per})
+	return c, err
+}
+
+// CountUnder is Count if the rule allows n more, in one request, and otherwise changes nothing.
+func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (
+	c window.Counts, counted bool, err error) {
+	a := &addend{Sending: redislock.NewSending(ctx, key), n: n}
+	reply, err := redislock.Call(&l.waiters.Caller, a.Sending, func() (redislock.WindowReply, error) {
+		return redislock.ParseWindow(l.count(a, l.names.WindowKey(key, r.Per), redislock.WindowArgs(r)))
+	})
+	return reply.Counts, reply.Counted, err
+}
+
+func (l *Locker) count(a *addend, key string, args []any) (any, error) {
+	request := append([]any{"evalsha", redislock.Window.Hash, 1, key, a}, args...)
+	reply, err := l.do(a.Sending, request...)
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		request[0], request[1] = "eval", redislock.Window.Text
+		reply, err = l.do(a.Sending, request...)
+	}
+	if err == nil && a.looks {
+		err = errNoReplies
+	}
+	return reply, err
+}
+
+// addend is a number to count on its way to the server. Its Sending has the key in place of a token,
+// and counts how often it was sent. After two requests without an answer, go-redis's next ones only
+// look, since the number may have been counted twice; they still bring the server's errors.
+type addend struct {
+	*redislock.Sending
+	n     int64
+	looks bool
+}
+
+var errNoReplies = errors.New("no reply to either of two requests")
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (a *addend) MarshalBinary() ([]byte, error) {
+	if _, err := a.Sending.MarshalBinary(); err != nil {
+		return nil, err
+	}
+	if a.looks = a.Sends() > 2; a.looks {
+		return []byte{'0'}, nil
+	}
+	return strconv.AppendInt(nil, a.n, 10), nil
+}
