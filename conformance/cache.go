@@ -73,13 +73,7 @@ func RunCache[V any](t *testing.T, c CacheConfig[V]) {
 	for _, check := range cacheChecks[V]() {
 		all.Go(func() {
 			t.Run(check.name, func(t *testing.T) {
-				r := check.judge(t, c)
-				switch {
-				case r.kind == cacheFailed, r.kind == cacheInconclusive && strict:
-					t.Fatal(r.report)
-				case r.kind != cachePassed:
-					t.Skip(r.report)
-				}
+				check.judge(t, c).reportTo(t, strict)
 			})
 		})
 	}

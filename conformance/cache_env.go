@@ -3,12 +3,8 @@ package conformance
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,15 +23,13 @@ const (
 
 // cacheEnv is one run of a check: two caches, A and B, that stand for two processes.
 type cacheEnv[V any] struct {
+	attempt
 	tb     testing.TB
 	config CacheConfig[V]
 	slower int // how many times longer the short times are than in the first attempt
 
-	a, b    *cacheClient[V]
-	keys    []string
-	began   time.Time
-	mu      sync.Mutex
-	history []string
+	a, b *cacheClient[V]
+	keys []string
 }
 
 // cacheResult is how a check ended.
@@ -59,7 +53,7 @@ func (ck cacheCheck[V]) judge(tb testing.TB, c CacheConfig[V]) (r cacheResult) {
 		return cacheResult{cacheSkipped, reason}
 	}
 	for slower := 1; slower <= 16; slower *= 4 {
-		e := &cacheEnv[V]{tb: tb, config: c, slower: slower, began: time.Now()}
+		e := &cacheEnv[V]{tb: tb, config: c, slower: slower, attempt: attempt{began: time.Now()}}
 		if r = ck.attempt(e); r.kind != cacheInconclusive {
 			break
 		}
@@ -67,29 +61,16 @@ func (ck cacheCheck[V]) judge(tb testing.TB, c CacheConfig[V]) (r cacheResult) {
 	return r
 }
 
-// attempt runs the check once. The methods of e end it by a panic with its result.
-func (ck cacheCheck[V]) attempt(e *cacheEnv[V]) (r cacheResult) {
-	defer func() {
-		p := recover()
-		switch end := p.(type) {
-		case nil:
-		case cacheResult:
-			r = end
-		default:
-			r = cacheResult{cacheFailed, fmt.Sprintf("%s\n  panic: %v\n%s", e.historyText(), p, debug.Stack())}
+// attempt runs the check once. The methods of e end it.
+func (ck cacheCheck[V]) attempt(e *cacheEnv[V]) cacheResult {
+	return e.conclude(ck.name, ck.rule, ck.cause, func() {
+		for _, n := range ck.needs {
+			if !e.has(n) {
+				e.end(cacheSkipped, string(n))
+			}
 		}
-		if r.kind == cacheFailed {
-			r.report = fmt.Sprintf("%s\n  rule          %s\n%s\n  common cause  %s",
-				ck.name, ck.rule, r.report, ck.cause)
-		}
-	}()
-	for _, n := range ck.needs {
-		if !e.has(n) {
-			return cacheResult{cacheSkipped, string(n)}
-		}
-	}
-	ck.run(e)
-	return r
+		ck.run(e)
+	})
 }
 
 func (e *cacheEnv[V]) has(n cacheNeed) (ok bool) {
@@ -159,27 +140,6 @@ func (e *cacheEnv[V]) describeKey(key string) string {
 	return fmt.Sprintf("k%d", slices.Index(e.keys, key)+1)
 }
 
-// note adds a line to the history.
-func (e *cacheEnv[V]) note(format string, args ...any) {
-	line := fmt.Sprintf("%+.3fs  ", time.Since(e.began).Seconds()) + fmt.Sprintf(format, args...)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.history = append(e.history, line)
-}
-
-func (e *cacheEnv[V]) historyText() string {
-	const most = 30
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lines := e.history
-	if n := len(lines) - most; n > 0 {
-		lines = append([]string{fmt.Sprintf("(%d calls before)", n)}, lines[n:]...)
-	}
-	return "  history       " + strings.Join(lines, "\n                ")
-}
-
-func (e *cacheEnv[V]) end(kind cacheResultKind, report string) { panic(cacheResult{kind, report}) }
-
 // fail ends the check: the reply is not what it must be.
 func (e *cacheEnv[V]) fail(r cacheReply[V], want string) {
 	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s",
@@ -232,39 +192,21 @@ func (r cacheReply[V]) String() string {
 	return fmt.Sprint(r.ok)
 }
 
-// do makes a call. One that has not returned long after its context ended is left behind.
+// do makes a call, and records it.
 func (c *cacheClient[V]) do(reads bool, call func(ctx context.Context) (V, bool, error),
 	format string, args ...any) cacheReply[V] {
-	ctx := c.ctx
-	if ctx == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.Background(), cachePatience)
-		defer cancel()
-	}
 	r := cacheReply[V]{e: c.e, reads: reads, start: time.Now()}
 	r.call = c.name + "." + fmt.Sprintf(format, args...)
-	returned := make(chan cacheReply[V], 1)
-	go func(r cacheReply[V]) {
-		defer func() {
-			if p := recover(); p != nil {
-				r.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			}
-			r.end = time.Now()
-			returned <- r
-		}()
-		r.err = errors.New("the call ended its goroutine")
-		r.v, r.ok, r.err = call(ctx)
-	}(r)
-	const late = 10 * time.Second
-	timer := time.NewTimer(cachePatience + late)
-	defer timer.Stop()
-	left := context.AfterFunc(ctx, func() { timer.Reset(late) })
-	defer left()
-	select {
-	case r = <-returned:
-	case <-timer.C:
-		r.end, r.err = time.Now(), fmt.Errorf("no return %v after its context ended", late)
+	type reply struct {
+		v  V
+		ok bool
 	}
+	var got reply
+	got, r.end, r.err = called(c.ctx, func(ctx context.Context) (reply, error) {
+		v, ok, err := call(ctx)
+		return reply{v, ok}, err
+	})
+	r.v, r.ok = got.v, got.ok
 	c.e.note("%s = %s after %v", r.call, r, r.end.Sub(r.start).Round(10*time.Microsecond))
 	return r
 }

@@ -166,7 +166,7 @@ func TestCacheTooSlow(t *testing.T) {
 			// Within a ttl of 400 ms nothing can be told; one of 1.6 s is enough.
 			r := ck.judge(t, c)
 			assert.Equal(t, cachePassed, r.kind, r.report)
-			e := &cacheEnv[string]{tb: t, config: c, slower: 1, began: time.Now()}
+			e := &cacheEnv[string]{tb: t, config: c, slower: 1, attempt: attempt{began: time.Now()}}
 			assert.Equal(t, cacheInconclusive, ck.attempt(e).kind)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package conformance checks that a [locker.Locker] keeps its contract, and shows where it does
 // not. [RunCache] does the same for a cache that a Loader of package singleflight fills, and
-// [RunSemaphore] for a semaphore. [Write your own adapter] takes you from nothing to a Locker that
-// passes.
+// [RunSemaphore] and [RunCounter] for semaphores and for counters of package window. [Write your own
+// adapter] takes you from nothing to a Locker that passes.
 //
 // An adapter's test is this:
 //

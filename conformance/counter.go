@@ -1,0 +1,108 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/window"
+)
+
+// CounterConfig describes a [window.Counter] under test.
+type CounterConfig struct {
+	// New returns a Counter with connections of its own to the backend at addr, as another process
+	// would have; it closes them in tb.Cleanup. New is called several times for each check, always
+	// on a healthy link, and once in a testing/synctest bubble. A Counter in memory is always the
+	// same one.
+	New func(tb testing.TB, addr string) window.Counter
+
+	// Addr is the backend's TCP address. If it is empty, New ignores addr, and the checks in which
+	// the network fails, or the client's clock is wrong, are skipped.
+	Addr string
+
+	// Eternal returns how many records the backend has that have no expiry, apart from those that
+	// it had before RunCounter. If it is nil, the check that needs it is skipped.
+	Eternal func(ctx context.Context) (int, error)
+
+	// Skip names checks that cannot pass on this backend, each with the reason, which is printed.
+	Skip map[string]string
+}
+
+// RunCounter checks a [window.Counter], and a [window.Enforcer] if it is one.
+//
+//	func TestCounter(t *testing.T) {
+//		conformance.RunCounter(t, conformance.CounterConfig{
+//			New: func(tb testing.TB, addr string) window.Counter {
+//				…
+//			},
+//			Addr: "127.0.0.1:6379",
+//		})
+//	}
+//
+// Each check is a subtest. All of them run at the same time, and RunCounter returns when they are
+// done. A check that could not decide, because a window ended too soon on a slow machine, is tried
+// again with longer windows. In the end it is inconclusive, which counts as skipped, or as failed
+// with LOCKER_CONFORMANCE=strict in the environment.
+func RunCounter(t *testing.T, c CounterConfig) {
+	t.Helper()
+	if err := c.complete(); err != nil {
+		t.Fatalf("conformance: %v", err)
+	}
+	strict := os.Getenv("LOCKER_CONFORMANCE") == "strict"
+	var all sync.WaitGroup
+	for _, check := range counterChecks() {
+		all.Go(func() {
+			t.Run(check.name, func(t *testing.T) {
+				check.judge(t, c).reportTo(t, strict)
+			})
+		})
+	}
+	all.Wait()
+}
+
+// complete returns what is wrong with c.
+func (c *CounterConfig) complete() error {
+	if c.New == nil {
+		return errors.New("CounterConfig.New is nil: it must return a Counter on the backend under test")
+	}
+	for name, reason := range c.Skip {
+		if !slices.ContainsFunc(counterChecks(), func(ck counterCheck) bool { return ck.name == name }) {
+			return fmt.Errorf("CounterConfig.Skip names %q, which is not a check", name)
+		}
+		if reason == "" {
+			return fmt.Errorf("CounterConfig.Skip gives no reason for %q", name)
+		}
+	}
+	return nil
+}
+
+// counterCheck is one thing that every Counter must get right.
+type counterCheck struct {
+	name  string
+	rule  string // the sentence that it enforces
+	cause string // what commonly breaks it
+	needs []counterNeed
+	run   func(e *counterEnv)
+}
+
+// counterNeed is what a check needs to be run.
+type counterNeed string
+
+const (
+	needsEnforcer    counterNeed = "the Counter is not a window.Enforcer"
+	needsEternal     counterNeed = "CounterConfig.Eternal is nil"
+	needsCounterAddr counterNeed = "CounterConfig.Addr is empty"
+)
+
+// counterChecks returns all checks of a Counter.
+func counterChecks() []counterCheck {
+	return slices.Concat(counterBasicChecks(), counterWindowChecks(), counterUnderChecks(), counterFaultChecks())
+}
+
+// longWindow is one that does not end during a check, unless it is just about to.
+const longWindow = time.Hour

@@ -1,0 +1,249 @@
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/window"
+)
+
+// counterEnv is one run of a check: two Counters, A and B, that stand for two processes.
+type counterEnv struct {
+	attempt
+	tb     testing.TB
+	config CounterConfig
+	slower int // how many times longer the windows are than in the first attempt
+
+	a, b *counterClient
+	keys map[string]int // their numbers
+}
+
+// judge runs the check, again with longer windows if it could not decide.
+func (ck counterCheck) judge(tb testing.TB, c CounterConfig) (r cacheResult) {
+	if reason := c.Skip[ck.name]; reason != "" {
+		return cacheResult{cacheSkipped, reason}
+	}
+	for slower := 1; slower <= 16; slower *= 2 {
+		e := &counterEnv{tb: tb, config: c, slower: slower, attempt: attempt{began: time.Now()}}
+		if r = ck.attempt(e); r.kind != cacheInconclusive {
+			break
+		}
+	}
+	return r
+}
+
+// attempt runs the check once. The methods of e end it.
+func (ck counterCheck) attempt(e *counterEnv) cacheResult {
+	return e.conclude(ck.name, ck.rule, ck.cause, func() {
+		for _, n := range ck.needs {
+			if n == needsEternal && e.config.Eternal == nil || n == needsCounterAddr && e.config.Addr == "" {
+				e.end(cacheSkipped, string(n))
+			}
+		}
+		e.a, e.b = e.client("A", e.config.Addr), e.client("B", e.config.Addr)
+		if _, ok := e.a.counter.(window.Enforcer); !ok && slices.Contains(ck.needs, needsEnforcer) {
+			e.end(cacheSkipped, string(needsEnforcer))
+		}
+		ck.run(e)
+	})
+}
+
+func (e *counterEnv) client(name, addr string) *counterClient {
+	c := e.config.New(e.tb, addr)
+	if c == nil {
+		e.end(cacheFailed, "  CounterConfig.New returned nil")
+	}
+	return &counterClient{e: e, name: name, counter: c}
+}
+
+// window is one whose end the check waits for.
+func (e *counterEnv) window(d time.Duration) time.Duration { return time.Duration(e.slower) * d }
+
+// key returns a new key, of which nothing is counted.
+func (e *counterEnv) key() string { return e.named("conformance/" + rand.Text()) }
+
+func (e *counterEnv) named(key string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.keys == nil {
+		e.keys = make(map[string]int)
+	}
+	e.keys[key] = len(e.keys) + 1
+	return key
+}
+
+func (e *counterEnv) describeKey(key string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Sprintf("k%d", e.keys[key])
+}
+
+// fail ends the check: the reply is not what it must be.
+func (e *counterEnv) fail(r countReply, want string) {
+	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s", e.historyText(), r.call, want, r))
+}
+
+// tooSlow ends the attempt: a window ended before it could be looked at.
+func (e *counterEnv) tooSlow() {
+	e.end(cacheInconclusive, "a window ended in the middle of the check\n"+e.historyText())
+}
+
+// counterClient is a Counter that records what it is asked.
+type counterClient struct {
+	e       *counterEnv
+	name    string
+	counter window.Counter
+	ctx     context.Context // of its calls; nil: one that lasts long enough
+}
+
+// with returns a client whose calls have ctx.
+func (c *counterClient) with(ctx context.Context) *counterClient {
+	with := *c
+	with.ctx = ctx
+	return &with
+}
+
+// countReply is what a call returned, and when.
+type countReply struct {
+	e          *counterEnv
+	call       string
+	key        string
+	n          int64
+	rule       window.Rule // Limit 0: of a Count
+	counts     window.Counts
+	counted    bool
+	err        error
+	start, end time.Time
+}
+
+func (r countReply) String() string {
+	switch {
+	case r.err != nil:
+		return "error " + r.err.Error()
+	case r.rule.Limit > 0:
+		return fmt.Sprintf("%d, %d, %v left; %v", r.counts.Current, r.counts.Previous, r.counts.Left, r.counted)
+	}
+	return fmt.Sprintf("%d, %d, %v left", r.counts.Current, r.counts.Previous, r.counts.Left)
+}
+
+// do makes a call, and records it.
+func (c *counterClient) do(r countReply, call func(ctx context.Context) (window.Counts, bool, error)) countReply {
+	r.e, r.call, r.start = c.e, c.name+"."+r.call, time.Now()
+	var got countReply
+	got, r.end, r.err = called(c.ctx, func(ctx context.Context) (got countReply, err error) {
+		got.counts, got.counted, err = call(ctx)
+		return got, err
+	})
+	r.counts, r.counted = got.counts, got.counted
+	c.e.note("%s = %s after %v", r.call, r, r.end.Sub(r.start).Round(10*time.Microsecond))
+	return r
+}
+
+// tries calls Count, whatever the answer.
+func (c *counterClient) tries(key string, n int64, per time.Duration) countReply {
+	return c.do(countReply{
+		call: fmt.Sprintf("Count(%s, %d, %v)", c.e.describeKey(key), n, per), key: key, n: n, rule: window.Rule{Per: per},
+	}, func(ctx context.Context) (window.Counts, bool, error) {
+		counts, err := c.counter.Count(ctx, key, n, per)
+		return counts, err == nil, err
+	})
+}
+
+// counts calls Count, which must not fail.
+func (c *counterClient) counts(key string, n int64, per time.Duration) countReply {
+	return c.tries(key, n, per).plausible()
+}
+
+// under calls CountUnder, which must not fail.
+func (c *counterClient) under(key string, n int64, rule window.Rule) countReply {
+	return c.triesUnder(key, n, rule).plausible()
+}
+
+// triesUnder calls CountUnder, whatever the answer.
+func (c *counterClient) triesUnder(key string, n int64, rule window.Rule) countReply {
+	return c.do(countReply{
+		call: fmt.Sprintf("CountUnder(%s, %d, %d in %v)", c.e.describeKey(key), n, rule.Limit, rule.Per),
+		key:  key, n: n, rule: rule,
+	}, func(ctx context.Context) (window.Counts, bool, error) {
+		return c.counter.(window.Enforcer).CountUnder(ctx, key, n, rule)
+	})
+}
+
+// plausible fails unless r is without an error and within its ranges.
+func (r countReply) plausible() countReply {
+	least := int64(0)
+	if r.counted {
+		least = r.n
+	}
+	switch {
+	case r.err != nil:
+		r.e.fail(r, "no error")
+	case r.counts.Left <= 0 || r.counts.Left > r.rule.Per:
+		r.e.fail(r, fmt.Sprintf("more than 0 and at most %v left", r.rule.Per))
+	case r.counts.Current < least || r.counts.Previous < 0:
+		r.e.fail(r, fmt.Sprintf("a count of at least %d, and a previous one of at least 0", least))
+	}
+	return r
+}
+
+// wants fails unless the counts are these.
+func (r countReply) wants(current, previous int64) countReply {
+	if r.counts.Current != current || r.counts.Previous != previous {
+		r.e.fail(r, fmt.Sprintf("%d, %d", current, previous))
+	}
+	return r
+}
+
+// clockSlack is how much two clocks may drift apart in one check, and what they are rounded to.
+const clockSlack = 20 * time.Millisecond
+
+// ends returns the moments between which the window of r ends.
+func (r countReply) ends() (earliest, latest time.Time) {
+	return r.start.Add(r.counts.Left - clockSlack), r.end.Add(r.counts.Left + clockSlack)
+}
+
+// after returns how many windows after first's the one of r is. It ends the attempt if that cannot be
+// told.
+func (r countReply) after(first countReply) int {
+	per := first.rule.Per
+	if r.end.Sub(r.start) > per/4 || first.end.Sub(first.start) > per/4 {
+		r.e.tooSlow()
+	}
+	between := r.end.Add(r.counts.Left).Sub(first.end.Add(first.counts.Left))
+	return int((between + per/2) / per)
+}
+
+// unbroken ends the attempt unless r was in the window in which first was.
+func (r countReply) unbroken(first countReply) countReply {
+	return r.isAfter(first, 0)
+}
+
+// isAfter ends the attempt unless r was that many windows after first.
+func (r countReply) isAfter(first countReply, windows int) countReply {
+	if r.after(first) != windows {
+		r.e.tooSlow()
+	}
+	return r
+}
+
+// over sleeps until the window of r has ended.
+func (r countReply) over() {
+	_, latest := r.ends()
+	time.Sleep(time.Until(latest))
+}
+
+// fresh returns when a window of length per has begun a moment ago, so that most of it is left.
+func (e *counterEnv) fresh(per time.Duration) {
+	for range 20 {
+		r := e.a.counts(e.key(), 0, per)
+		if left := r.counts.Left - r.end.Sub(r.start); left > per/4*3 {
+			return
+		}
+		r.over()
+	}
+	e.tooSlow()
+}
