@@ -14,6 +14,7 @@
 //
 // Where to look: lockers.go has the locks that are compared, and cycles.go what is done with them; strategies.go
 // and stampede.go are the same for a key that is missing from a cache; growth.go measures how cost grows;
+// limits.go compares limiters;
 // singleflight/ has the benchmarks of one process; fleet.go and child.go run the processes; report.go writes
 // the tables.
 package main
@@ -59,6 +60,7 @@ var sections = []struct {
 	{"growth", runGrowth},
 	{"leases", runLeases},
 	{"scale", runScale},
+	{"window", runWindow},
 }
 
 type settings struct {
