@@ -14,6 +14,7 @@ import (
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/singleflight"
+	"github.com/golockers/locker/window"
 	redigoredis "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -111,6 +112,8 @@ func useLocks(t *testing.T, l locker.Lister) {
 	_, err = holder.Fence(ctx)
 	require.NoError(t, err)
 	require.NoError(t, holder.Extend(ctx, time.Hour))
+	_, err = l.(window.Counter).Count(ctx, "k", 1, time.Minute)
+	require.NoError(t, err)
 	for info, err := range l.List(ctx, "") {
 		require.NoError(t, err)
 		assert.Equal(t, "k", info.Key)

@@ -204,6 +204,9 @@ func TestNamesInGuarantees(t *testing.T) {
 				dirs = append(dirs, "../redislock")
 			case "caches":
 				dirs = []string{"../bytecache", "../../memory", "../../redisv9", "../../redigo", "../../memcache"}
+			case "window":
+				dirs = append(dirs, "../../conformance", "../../memory", "../../redisv9", "../../redigo", "../../memcache",
+					"../../postgres", "../../rueidis")
 			}
 			if strings.Contains(name, "/") {
 				dirs, what = []string{"../../conformance"}, "%q"

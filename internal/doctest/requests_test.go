@@ -15,6 +15,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/window"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -60,6 +61,16 @@ func operations() []operation {
 			return info.Token == "holder", err
 		}, true},
 		{"release", release("holder"), true},
+		{"count a call", countUnder(window.MaxN), true},
+		{"count a call, denied", countUnder(1), false},
+	}
+}
+
+// countUnder counts a call of a key that has been called before.
+func countUnder(limit int64) func(context.Context, locker.Locker, string) (bool, error) {
+	return func(ctx context.Context, l locker.Locker, _ string) (bool, error) {
+		_, counted, err := l.(window.Enforcer).CountUnder(ctx, "calls", 1, window.Rule{Limit: limit, Per: window.MaxPer})
+		return counted, err
 	}
 }
 
