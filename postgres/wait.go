@@ -199,7 +199,7 @@ func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time
 			case <-w.told:
 				n, granted := w.read()
 				if !granted.IsZero() && time.Since(granted) < ttl/soon && ctx.Err() == nil {
-					w.l.sweepLater()
+					w.l.sweepLocksLater()
 					return granted.Add(ttl), nil
 				}
 				if look = n.look; !look && n.left > 0 {

@@ -30,23 +30,23 @@ func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Durati
 func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (
 	c window.Counts, counted bool, err error) {
 	a := &addend{Sending: redislock.NewSending(ctx, key), n: n}
-	reply, err := redislock.Call(&l.waiters.Caller, a.Sending, func() (redislock.WindowReply, error) {
-		return redislock.ParseWindow(l.count(a, l.names.WindowKey(key, r.Per), redislock.WindowArgs(r)))
+	return l.locks.Count(a.Sending, key, r, func(counts string, args []string) (any, error) {
+		send := func(name, script string) (any, error) {
+			request := []any{name, script, 1, counts, a}
+			for _, arg := range args {
+				request = append(request, arg)
+			}
+			return l.do(a.Sending, request...)
+		}
+		reply, err := send("evalsha", redislock.Window.Hash)
+		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			reply, err = send("eval", redislock.Window.Text)
+		}
+		if err == nil && a.looks {
+			err = errNoReplies
+		}
+		return reply, err
 	})
-	return reply.Counts, reply.Counted, err
-}
-
-func (l *Locker) count(a *addend, key string, args []any) (any, error) {
-	request := append([]any{"evalsha", redislock.Window.Hash, 1, key, a}, args...)
-	reply, err := l.do(a.Sending, request...)
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		request[0], request[1] = "eval", redislock.Window.Text
-		reply, err = l.do(a.Sending, request...)
-	}
-	if err == nil && a.looks {
-		err = errNoReplies
-	}
-	return reply, err
 }
 
 // addend is a number to count on its way to the server. Its Sending has the key in place of a token,

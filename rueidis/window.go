@@ -22,17 +22,15 @@ func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Durati
 func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (
 	c window.Counts, counted bool, err error) {
 	s := redislock.NewSending(ctx, key)
-	reply, err := redislock.Call(&l.waiters.Caller, s, func() (redislock.WindowReply, error) {
-		return redislock.ParseWindow(l.count(s, l.names.WindowKey(key, r.Per), n, redislock.WindowArgs(r)))
+	return l.locks.Count(s, key, r, func(counts string, args []string) (any, error) {
+		args = append([]string{strconv.FormatInt(n, 10)}, args...)
+		send := func(name, script string) (any, error) {
+			return l.do(s, l.command([]string{name, script, "1"}, []string{counts}, args...))
+		}
+		reply, err := send("EVALSHA", redislock.Window.Hash)
+		if err != nil && isReply(err, "NOSCRIPT") {
+			reply, err = send("EVAL", redislock.Window.Text)
+		}
+		return reply, l.closed(err)
 	})
-	return reply.Counts, reply.Counted, err
-}
-
-func (l *Locker) count(s *redislock.Sending, key string, n int64, args []any) (any, error) {
-	added := strconv.FormatInt(n, 10)
-	reply, err := l.do(s, l.script("EVALSHA", redislock.Window.Hash, key, "", added, args))
-	if err != nil && isReply(err, "NOSCRIPT") {
-		reply, err = l.do(s, l.script("EVAL", redislock.Window.Text, key, "", added, args))
-	}
-	return reply, l.closed(err)
 }

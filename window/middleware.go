@@ -13,7 +13,7 @@ import (
 // name of the user that has signed in. A request for which it returns "" is not limited.
 //
 // Responses have the fields RateLimit-Policy and RateLimit of the draft
-// draft-ietf-httpapi-ratelimit-headers-10, with the policy "default": the limit (q) and the length of
+// draft-ietf-httpapi-ratelimit-headers-11, with the policy "default": the limit (q) and the length of
 // the window in seconds (w, if it is a whole number), and what remains (r) and in how many seconds
 // all of it is available again (t). A request that is denied does not reach the handler: the response
 // has the status 429 (Too Many Requests) and Retry-After in seconds, rounded up.

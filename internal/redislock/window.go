@@ -8,35 +8,35 @@ import (
 	"github.com/golockers/locker/window"
 )
 
-// WindowKey returns the key of the counts of key in windows of length per.
-func (n *Namespace) WindowKey(key string, per time.Duration) string {
-	return n.mark + "window:" + n.scope + strconv.FormatInt(per.Milliseconds(), 10) + ":" + key
-}
-
-// WindowArgs returns the arguments of [Window] after the number to add: for a rule, or without a
-// limit if it has none.
-func WindowArgs(r window.Rule) []any {
-	limit, previous := r.Limit, int64(1)
-	if limit == 0 {
-		limit = -1
+// Count runs [Window] for key and a rule, which may have no limit. s has the key in place of a token.
+// send sends the script with the key of the counts and the arguments after the number to add.
+func (l *Locks) Count(s *Sending, key string, r window.Rule, send func(counts string, args []string) (any, error)) (
+	c window.Counts, counted bool, err error) {
+	ms := strconv.FormatInt(r.Per.Milliseconds(), 10)
+	limit, previous := strconv.FormatInt(r.Limit, 10), "1"
+	if r.Limit == 0 {
+		limit = "-1"
 	}
 	if r.Fixed {
-		previous = 0
+		previous = "0"
 	}
-	return []any{r.Per.Milliseconds(), limit, previous}
+	reply, err := Call(&l.Caller, s, func() (windowReply, error) {
+		reply, err := send(l.names.mark+"window:"+l.names.scope+ms+":"+key, []string{ms, limit, previous})
+		if err != nil {
+			return windowReply{}, err
+		}
+		return parseWindow(reply)
+	})
+	return reply.counts, reply.counted, err
 }
 
-// WindowReply is the reply to [Window].
-type WindowReply struct {
-	Counts  window.Counts
-	Counted bool
+type windowReply struct {
+	counts  window.Counts
+	counted bool
 }
 
-// ParseWindow reads the reply to [Window], if there is one.
-func ParseWindow(reply any, err error) (r WindowReply, _ error) {
-	if err != nil {
-		return r, err
-	}
+// parseWindow reads the reply to [Window].
+func parseWindow(reply any) (r windowReply, _ error) {
 	parts, ok := reply.([]any)
 	if !ok || len(parts) != 4 {
 		return r, fmt.Errorf("unexpected reply to a count: %v", reply)
@@ -47,9 +47,9 @@ func ParseWindow(reply any, err error) (r WindowReply, _ error) {
 			return r, fmt.Errorf("unexpected reply to a count: %v", reply)
 		}
 	}
-	return WindowReply{
-		Counted: numbers[0] == 1,
-		Counts: window.Counts{
+	return windowReply{
+		counted: numbers[0] == 1,
+		counts: window.Counts{
 			Current: numbers[1], Previous: numbers[2], Left: time.Duration(numbers[3]) * time.Microsecond,
 		},
 	}, nil
