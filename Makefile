@@ -106,7 +106,7 @@ fuzz: ## every fuzz test for FUZZTIME
 
 chaos: servers ## storms of random cancellations on every backend, for CHAOS, with the race detector
 	LOCKER_TEST_SERVERS=require LOCKER_CHAOS=$(CHAOS) \
-		$(GO) test -race -run Chaos -timeout 2h -v $(TESTFLAGS) ./cohort
+		$(GO) test -race -run 'Chaos|Lingering' -timeout 2h -v $(TESTFLAGS) ./cohort
 
 # The raw figures of earlier runs stay: the report uses the last one of each test.
 prove: servers ## the parts of the proof in PROVE, for DURATION each; writes docs/proof.md

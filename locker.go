@@ -74,7 +74,8 @@ import (
 //
 //   - C1 One attempt. No method waits for a holder, sleeps, or retries on contention. It may
 //     repeat its own steps up to three times when the value changed under it, and then returns an
-//     error.
+//     error. If the holder is a process that keeps the lock for its next caller, see C7, Acquire
+//     may wait for that process's answer, for a bounded time.
 //   - C2 Three outcomes. (true, nil): done. (false, nil): certainly not done. An error: unknown,
 //     the operation may or may not have happened, or may happen yet. When the client library may
 //     have sent a request twice, what the second one finds is not the answer: a Release that
@@ -89,7 +90,8 @@ import (
 //   - C6 Extend works only when the token holds the lock. It replaces the remaining time, longer
 //     or shorter, and never re-creates a lock that is gone.
 //   - C7 Release works only when the token holds the lock, as one atomic step; the lock is free
-//     at once.
+//     at once. A Locker may keep it for the next caller of its process, if any attempt of another
+//     process gets it all the same.
 //   - C8 Exact. Keys and tokens compare byte for byte, and two names never share a lock.
 //   - C9 Context. When ctx is done before the call, the method returns ctx's error and nothing
 //     happens. When ctx ends during the call, the method returns ctx's error within one I/O

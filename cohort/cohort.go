@@ -8,8 +8,9 @@
 //	locks := cohort.New(redisv9.New(client))
 //	err := locker.Do(ctx, locks, "invoice/42", 30*time.Second, work)
 //
-// Use it where many goroutines of each process contend for the same keys. Where each caller could
-// use the result of another, package singleflight saves the work itself.
+// Use it where many goroutines of each process contend for the same keys, or with [WithLinger]
+// where a process takes the same locks again and again. Where each caller could use the result of
+// another, package singleflight saves the work itself.
 package cohort
 
 import (
@@ -35,11 +36,6 @@ var (
 	_ locker.Lister    = (*Locker)(nil)
 )
 
-const (
-	defaultMaxHandoffs = 100_000
-	defaultMaxTenure   = 50 * time.Millisecond
-)
-
 // Locker is a [locker.Locker] over another one. It is first come, first served among the waiters
 // of this process, and each process gets its turn: see [WithMaxTenure]. It works over every
 // Locker: a Waiter, a Watcher or neither.
@@ -53,11 +49,11 @@ const (
 // While another goroutine of this process holds the lock or waits for it, [locker.TryLock] returns
 // [locker.ErrHeld] without a request.
 //
-// A key costs memory while its lock is held or waited for, and for up to five seconds longer if its
-// holder vanishes. After a request without an answer the Locker remembers the caller's token until
-// the lock must have expired, so that a Release with it reaches the backend. It remembers at least
-// 256 such tokens and at most 8,192. Beyond that it forgets the oldest; while a forgotten lock may
-// last, operations with unknown tokens return an error.
+// A key costs memory while its lock is held, is waited for or lingers, and for up to five seconds
+// longer if its holder vanishes. After a request without an answer the Locker remembers the
+// caller's token until the lock must have expired, so that a Release with it reaches the backend.
+// It remembers at least 256 such tokens and at most 8,192. Beyond that it forgets the oldest;
+// while a forgotten lock may last, operations with unknown tokens return an error.
 type Locker struct {
 	inner  locker.Locker
 	behind locker.Locker // inner, or what it observes: see observed
@@ -65,43 +61,17 @@ type Locker struct {
 
 	id      string        // part of every private token, and no other Locker's
 	tenures atomic.Uint64 // numbers the private tokens
+	ears    ears
+	closed  atomic.Bool // no lock lingers any more
+
+	unreleased unreleased
 
 	seed   maphash.Seed
 	shards [shardCount]shard
 }
 
-// Option adjusts a [Locker].
-type Option func(*options)
-
-type options struct {
-	maxHandoffs int
-	maxTenure   time.Duration
-	owner       string
-}
-
-// WithMaxHandoffs limits how many times in a row the lock is handed on inside this process before
-// other processes get their turn. The default is 100,000, so that in practice [WithMaxTenure] is
-// the limit. With n <= 0 the lock is never handed on.
-func WithMaxHandoffs(n int) Option { return func(o *options) { o.maxHandoffs = max(n, 0) } }
-
-// WithMaxTenure limits how long this process hands the lock on internally before other processes
-// get their turn. The last holder keeps it for as long as its ttl allows. The default is 50 ms. A
-// longer tenure saves requests and costs other processes latency; a process that dies may block
-// them for this much longer than its ttl. With d <= 0 the lock is never handed on.
-//
-// On a backend without a queue this process pauses after each tenure, so that other processes can
-// win the lock. While none does, up to seven pauses in a row are skipped, so a process that comes
-// then may wait for eight tenures.
-func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenure = max(d, 0) } }
-
-// WithOwner makes the private tokens begin with label and a slash, so that they show which
-// process holds a lock, for instance in [locker.Info] and in the backend's own tools. A label is
-// up to 900 bytes of UTF-8 without control characters; with any other every operation returns
-// [locker.ErrInvalidToken]. Without a label a private token begins with the token of the caller
-// that it was taken for, and so with the label of [locker.WithOwner].
-func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
-
-// New returns a Locker over l. It need not be closed. If l is nil, every operation fails.
+// New returns a Locker over l. It need not be closed, except with [WithLinger]. If l is nil, every
+// operation fails.
 func New(l locker.Locker, opts ...Option) *Locker {
 	c := &Locker{
 		inner:   l,
@@ -137,10 +107,22 @@ func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Durati
 		r := s.record(l, key)
 		t := r.find(token, time.Now())
 		switch {
+		case t == nil && r.lingering() != nil:
+			deadline, ok, err := l.resumeLocked(ctx, r.tenure, token, ttl, false)
+			if ok || err != nil {
+				return deadline, ok, err
+			}
+			continue
+		case t == nil && r.parting != nil:
+			if err := s.awaitPartingLocked(ctx, r.parting); err != nil {
+				return time.Time{}, false, err
+			}
+			continue
 		case t == nil && r.busy():
 			return time.Time{}, false, nil
 		case t == nil:
-			t = &tenure{record: r, token: l.privateToken(token), holder: token, values: ctx}
+			t = l.newTenure(ctx, r, token)
+			t.holder = token
 			r.claim(t)
 		case t.requesting:
 			if err := s.awaitTurnLocked(ctx, t); err != nil {
@@ -174,7 +156,7 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 		switch {
 		case t == nil:
 			return false, s.unknown(now)
-		case t.lasts(now, ttl, l.maxTenure):
+		case t.lasts(now, ttl, l.slack()):
 			t.expires = now.Add(ttl)
 			l.watch(t, now)
 			return true, nil
@@ -239,6 +221,14 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 			return deadline, err
 		}
 		s.mu.Lock()
+		r = s.record(l, key)
+	}
+	for r.lingering() != nil {
+		deadline, ok, err := l.resumeOrUnlock(ctx, r.tenure, token, ttl)
+		if ok || err != nil {
+			s.mu.Unlock()
+			return deadline, err
+		}
 		r = s.record(l, key)
 	}
 	if r.first == nil && r.idle() {
@@ -332,14 +322,24 @@ func (l *Locker) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// newTenure returns a tenure that is to be taken for caller.
+func (l *Locker) newTenure(values context.Context, r *record, caller string) *tenure {
+	mark, e := l.mark(r.key)
+	return &tenure{record: r, token: l.privateToken(caller, mark), values: values, ear: e}
+}
+
 // privateToken returns a token for a tenure that is taken for caller. It begins with the label,
-// or with the caller's token, so that the backend's own tools show for whom the lock was taken.
-func (l *Locker) privateToken(caller string) string {
-	b := make([]byte, 0, 96)
+// or with the caller's token, so that the backend's own tools show for whom the lock was taken. A
+// mark makes it one of a lock that may linger: see package demand.
+func (l *Locker) privateToken(caller, mark string) string {
+	b := make([]byte, 0, 96+len(mark))
 	if l.owner != "" {
 		b = append(append(b, l.owner...), '/')
 	} else {
 		b = append(b, caller[:min(len(caller), owner.MaxLabel)]...)
+	}
+	if mark != "" {
+		b = append(append(b, "~@"...), mark...)
 	}
 	b = append(b, '~')
 	b = append(b, l.id...)

@@ -14,7 +14,8 @@ import (
 // caller's own goroutine.
 func (l *Locker) driveInline(ctx context.Context, r *record, token string, ttl time.Duration) (
 	deadline time.Time, err error) {
-	t := &tenure{record: r, token: l.privateToken(token), holder: token, values: ctx}
+	t := l.newTenure(ctx, r, token)
+	t.holder = token
 	err = errNoReturn // unless the backend returns
 	defer func() {
 		r.shard.mu.Lock()
@@ -47,7 +48,7 @@ func (r *record) drive() {
 func (l *Locker) driveQueue(ctx context.Context, r *record, w *waiter) {
 	var deadline time.Time
 	ttl, err := addCapped(w.ttl, l.maxTenure), errNoReturn
-	t := &tenure{record: r, token: l.privateToken(w.token), values: ctx}
+	t := l.newTenure(ctx, r, w.token)
 	defer func() {
 		r.shard.mu.Lock()
 		defer r.shard.mu.Unlock()

@@ -69,3 +69,22 @@ func ExampleWithMaxTenure() {
 	fmt.Println(lease.Unlock(ctx)) // hands the lock to the next goroutine of this process, if one waits
 	// Output: <nil>
 }
+
+// The lock stays in the process between two uses, so the second needs no request.
+func ExampleWithLinger() {
+	ctx := context.Background()
+	locks := cohort.New(memory.New(), cohort.WithLinger(100*time.Millisecond))
+	defer locks.Close() // gives up what is kept, before the process ends
+
+	for range 2 {
+		lease, err := locker.Lock(ctx, locks, "account/7", time.Minute)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(lease.Unlock(ctx))
+	}
+	// Output:
+	// <nil>
+	// <nil>
+}

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/demand"
 )
 
-// idLength is the length of the part of a private token that identifies its Locker: 26 characters of
-// base32.
+// idLength is the length of the part of a private token that identifies its Locker: 26 characters
+// of base32.
 const idLength = 26
 
 // isOthers reports whether token is the private token of another cohort.
@@ -23,9 +24,9 @@ func (l *Locker) isOthers(token string) bool {
 
 // Inspect reports who holds the lock of key. For a lock that a goroutine of this process holds it
 // reports that goroutine's token and time. For one that another process holds, the token is the
-// private one of its cohort, which begins as [WithOwner] describes and can be passed to Release.
-// Waiters are those of this process and, where the wrapped Locker counts them, one for each other
-// process.
+// private one of its cohort, which begins as [WithOwner] describes and can be passed to Release. A
+// lock that lingers is free to the process that keeps it, and held to all others. Waiters are those
+// of this process and, where the wrapped Locker counts them, one for each other process.
 //
 // The error wraps [errors.ErrUnsupported] if the wrapped Locker is not a [locker.Inspector].
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
@@ -36,11 +37,16 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	if !ok {
 		return locker.Info{Key: key}, fmt.Errorf("%T does not report holders: %w", l.inner, errors.ErrUnsupported)
 	}
-	info, err := inspector.Inspect(ctx, key)
-	if err != nil {
-		return info, err
+	for again := 2; ; again-- {
+		info, err := inspector.Inspect(ctx, key)
+		if err != nil {
+			return info, err
+		}
+		info, isPast := l.translate(info)
+		if !isPast || again == 0 {
+			return info, nil
+		}
 	}
-	return l.translate(info), nil
 }
 
 // List yields the locks of the wrapped Locker, each as Inspect reports it.
@@ -59,7 +65,10 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 		}
 		for info, err := range lister.List(ctx, prefix) {
 			if err == nil {
-				info = l.translate(info)
+				info, err = l.listed(ctx, info)
+			}
+			if err == nil && info.Token == "" {
+				continue
 			}
 			if !yield(info, err) {
 				return
@@ -68,17 +77,40 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 	}
 }
 
-// translate replaces what the backend knows of a lock with what this process knows of it.
-func (l *Locker) translate(info locker.Info) locker.Info {
+// listed is translate for a lock of a list. It inspects a lock that this process has given up
+// since.
+func (l *Locker) listed(ctx context.Context, info locker.Info) (locker.Info, error) {
+	now, isPast := l.translate(info)
+	if _, ok := l.inner.(locker.Inspector); isPast && ok {
+		return l.Inspect(ctx, info.Key)
+	}
+	return now, nil
+}
+
+// isKept reports whether token is a private one of this Locker and of a lock that may linger.
+func (l *Locker) isKept(token string) bool {
+	return demand.Mark(token) != "" && strings.HasPrefix(token[strings.LastIndexByte(token, '~')+1:], l.id)
+}
+
+// translate replaces what the backend knows of a lock with what this process knows of it. It is
+// past if the lock may have lingered and been given up since: then no caller held it.
+func (l *Locker) translate(info locker.Info) (_ locker.Info, isPast bool) {
 	s := l.shard(info.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.records[info.Key]
 	if r == nil {
-		return info
+		return info, l.isKept(info.Token)
 	}
 	now := time.Now()
-	if t := r.tenure; t != nil && t.token == info.Token && t.heldBy(t.holder, now) {
+	switch t := r.tenure; {
+	case r.parting != nil && r.parting.token == info.Token:
+		info.Token, info.TTL = "", 0
+	case t == nil || t.token != info.Token:
+		isPast = l.isKept(info.Token)
+	case t.lingering:
+		info.Token, info.TTL = "", 0
+	case t.heldBy(t.holder, now):
 		info.Token, info.TTL = t.holder, t.expires.Sub(now)
 	}
 	if info.Waiters >= 0 {
@@ -89,5 +121,5 @@ func (l *Locker) translate(info locker.Info) locker.Info {
 			info.Waiters-- // the drive waits in the backend's queue
 		}
 	}
-	return info
+	return info, isPast
 }

@@ -25,12 +25,13 @@ const (
 type shard struct {
 	mu       sync.Mutex
 	records  map[string]*record
-	peak     int       // the most records that the map has had: it does not shrink by itself
-	sweeping bool      // a timer for the next sweep is set
+	peak     int  // the most records that the map has had: it does not shrink by itself
+	sweeping bool // a timer for the next sweep is set
+	lingers  lingers
 	doubts   list.List // of *tenure, the oldest first
 	forgot   time.Time // until then a tenure that was dropped from doubts may hold a lock
 
-	_ [40]byte // keeps two shards' mutexes out of the same cache line
+	_ [16]byte // keeps two shards' mutexes out of the same cache line
 }
 
 // record is what this process does for a key. It exists as long as any of that lasts, and as long
@@ -48,6 +49,9 @@ type record struct {
 	requesting  int     // these, and all other Acquires and Extends under way
 	givingUp    int     // Releases of tenures under way
 
+	wanted  bool     // another process wants the lock: see Wanted
+	parting *parting // a lock that has lingered is being given up
+
 	driving   bool               // a drive is under way
 	abandon   context.CancelFunc // ends it; nil if a caller drives
 	abandoned bool               // it was ended because no caller is waiting
@@ -62,7 +66,7 @@ func (l *Locker) shard(key string) *shard {
 // record returns the record of key, creating it if necessary.
 func (s *shard) record(l *Locker, key string) *record {
 	r := s.records[key]
-	if r != nil && r.tenure != nil && r.first == nil {
+	if r != nil && r.tenure != nil && r.tenure.holder != "" && r.first == nil {
 		r.expire(time.Now())
 		r = s.records[key]
 	}
@@ -114,6 +118,9 @@ func (s *shard) sweep() {
 	now := time.Now()
 	for _, r := range s.records {
 		r.expire(now)
+		if t := r.lingering(); t != nil && !now.Before(t.until) {
+			r.locker.partLater(t, "")
+		}
 		if r.tenure != nil && r.tenure.timer == nil {
 			s.sweepLater()
 		}
@@ -167,9 +174,12 @@ func (r *record) install(t *tenure) {
 		r.unclaim(t)
 	}
 	if r.tenure != nil { // the backend has lost that one, or else it would not have granted t
-		r.tenure.stopTimer()
+		r.dropTenure()
 	}
 	r.tenure = t
+	if t.ear != nil {
+		t.ear.tenures.Add(1)
+	}
 	if t.holder == "" {
 		return
 	}
@@ -180,11 +190,21 @@ func (r *record) install(t *tenure) {
 	}
 }
 
+// dropTenure makes the record have no tenure.
+func (r *record) dropTenure() {
+	t := r.tenure
+	t.stopTimer()
+	r.shard.lingers.remove(t)
+	if t.ear != nil {
+		t.ear.tenures.Add(-1)
+	}
+	r.tenure = nil
+}
+
 // lose ends a tenure that the backend no longer has a lock for, or whose time is up there.
 func (r *record) lose(t *tenure) {
 	if r.tenure == t {
-		t.stopTimer()
-		r.tenure = nil
+		r.dropTenure()
 		r.settle()
 	}
 }

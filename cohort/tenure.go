@@ -35,10 +35,16 @@ type tenure struct {
 	timer *time.Timer // of a holder, to notice its end; of a doubt, to forget it
 	rings time.Time   // when the timer does, which may be too early, never too late
 
+	ear       *ear // the token has its mark, or nil
+	lingering bool // it has no holder, and expires is when it has lingered for long enough
+	resumed   bool // it has lingered, and was taken again: it may linger again
+
 	claimed   bool          // it is in record.claims
 	releasing bool          // its release had no answer, and may yet arrive
 	doubt     *list.Element // in shard.doubts: a request had no answer
 	next      *tenure       // in record.claims
+
+	older, newer *tenure // in shard.lingers
 }
 
 func (t *tenure) heldBy(token string, now time.Time) bool {
@@ -86,8 +92,8 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 		return false, errShortened
 	}
 	held, start, asked := r.tenure == t, time.Now(), ttl
-	if held && r.first != nil {
-		asked = addCapped(ttl, max(l.maxTenure-start.Sub(t.began), 0))
+	if held {
+		asked = addCapped(ttl, l.extra(t, start))
 	}
 	err = errNoReturn
 	defer func() {
@@ -100,6 +106,19 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 		ok, err = l.sendLocked(ctx, t, take, asked)
 	}
 	return ok, err
+}
+
+// extra is how much longer than for its holder the lock of a tenure is extended, for callers that may
+// come after the holder.
+func (l *Locker) extra(t *tenure, now time.Time) (d time.Duration) {
+	queued := t.record.first != nil
+	if queued {
+		d = max(l.maxTenure-now.Sub(t.began), 0)
+	}
+	if t.resumed || queued && l.canLinger(t, now) {
+		d = max(d, l.linger)
+	}
+	return d
 }
 
 // sendLocked makes one request for ttl, and updates what is known about the backend.
@@ -204,8 +223,8 @@ func (t *tenure) begin(until time.Time, ttl time.Duration) {
 }
 
 // handoffLocked passes the lock of r.tenure to the first in the queue. If the tenure's time is up
-// or the queue is empty, it gives the lock up on the backend. The result is that of a Release by
-// from, the token that had the lock. It releases the shard's mutex during a request.
+// or the queue is empty, it lets the lock linger or gives it up on the backend. The result is that of
+// a Release by from, the token that had the lock. It releases the shard's mutex during a request.
 func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now time.Time) (
 	released bool, err error) {
 	r, fresh := t.record, t.fresh
@@ -213,6 +232,9 @@ func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now 
 	for {
 		w := r.first
 		switch {
+		case w == nil && from != "" && l.canLinger(t, now):
+			l.keep(t, now)
+			return true, nil
 		case w == nil || !l.mayHandOn(t, now):
 			return l.giveUpLocked(ctx, t, from)
 		case t.until.Sub(now) >= w.ttl || w.ttl <= fresh:
@@ -241,8 +263,7 @@ func (l *Locker) prolongLocked(ctx context.Context, t *tenure, ttl time.Duration
 	r, returned := t.record, false
 	defer func() {
 		if !returned && r.tenure == t {
-			t.stopTimer()
-			r.tenure = nil
+			r.dropTenure()
 			l.cleanUp(t)
 			r.settle()
 		}
@@ -262,21 +283,33 @@ func (l *Locker) passOnLocked(t *tenure) {
 // mayHandOn reports whether the tenure allows another holder, and no request under way can
 // shorten its lock.
 func (l *Locker) mayHandOn(t *tenure, now time.Time) bool {
-	return t.handoffs < l.maxHandoffs && (t.handoffs < 0 || now.Sub(t.began) < l.maxTenure) &&
+	return t.handoffs < l.maxHandoffs &&
+		(t.handoffs < 0 || now.Sub(t.began) < l.maxTenure || l.canLinger(t, now)) &&
 		now.Before(t.until) && !t.requesting && t.unsure == 0 && !t.releasing
 }
 
 // giveUpLocked ends the tenure on the backend, after which the queue gets another one. It
 // releases the shard's mutex during the request.
 func (l *Locker) giveUpLocked(ctx context.Context, t *tenure, from string) (released bool, err error) {
-	r, s := t.record, t.record.shard
-	r.tenure = nil
-	t.stopTimer()
+	t.startGiveUp(from)
+	return l.finishGiveUpLocked(ctx, t, from)
+}
+
+// startGiveUp is the part of giveUpLocked before the request, which must follow.
+func (t *tenure) startGiveUp(from string) {
+	r := t.record
+	r.dropTenure()
+	r.wanted = false // a demand that comes from now on may be for the next tenure
 	r.givingUp++
 	if from != "" { // further operations with this token wait for the answer
 		t.holder, t.releasing, t.requesting = from, true, true
 		r.claim(t)
 	}
+}
+
+// finishGiveUpLocked makes the request. It releases the shard's mutex meanwhile.
+func (l *Locker) finishGiveUpLocked(ctx context.Context, t *tenure, from string) (released bool, err error) {
+	r, s := t.record, t.record.shard
 	s.mu.Unlock()
 	err = errNoReturn
 	defer func() { // whatever happens to the request, the queue is served
@@ -305,6 +338,9 @@ const releaseTimeout = 5 * time.Second
 func (l *Locker) cleanUp(t *tenure) {
 	cleanup.Start(t.values, l, t.longest, func(ctx context.Context) bool {
 		_, err := l.inner.Release(ctx, t.record.key, t.token)
+		if err == nil {
+			l.unreleased.remove(t)
+		}
 		return err == nil
 	})
 }
@@ -333,7 +369,7 @@ func (l *Locker) holderExpired(t *tenure) {
 	t.stopTimer()
 	now := time.Now()
 	switch {
-	case t.holder == "": // it is being handed on
+	case t.holder == "": // it is being handed on, or lingers
 	case now.Before(t.expires):
 		l.watch(t, now)
 	case r.expire(now):

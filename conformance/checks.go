@@ -19,6 +19,7 @@ func checks() []harness.Check {
 		watchChecks(),
 		waitChecks(),
 		fenceChecks(),
+		demandChecks(),
 		inspectChecks(),
 		listChecks(),
 		faultChecks(),

@@ -9,6 +9,8 @@ const (
 	c1OneAttempt = "C1 One attempt. No method waits for a holder, sleeps, or retries on contention."
 	c1OwnSteps   = "C1 It may repeat its own steps up to three times when the value changed under it, and then " +
 		"returns an error."
+	c1GivesWay = "C1 If the holder is a process that keeps the lock for its next caller, see C7, Acquire may wait " +
+		"for that process's answer, for a bounded time."
 
 	c2Outcomes = "C2 Three outcomes. (true, nil): done. (false, nil): certainly not done. An error: unknown, the " +
 		"operation may or may not have happened, or may happen yet."
@@ -29,6 +31,8 @@ const (
 	c6Replaces = "C6 It replaces the remaining time, longer or shorter, and never re-creates a lock that is gone."
 
 	c7Release = "C7 Release works only when the token holds the lock, as one atomic step; the lock is free at once."
+	c7Kept    = "C7 A Locker may keep it for the next caller of its process, if any attempt of another process gets " +
+		"it all the same."
 
 	c8Exact = "C8 Exact. Keys and tokens compare byte for byte, and two names never share a lock."
 

@@ -40,7 +40,8 @@ var (
 type Locker struct {
 	shards [shardCount]shard
 	swept  atomic.Uint32 // counts sweeps; the shard that is next is this modulo shardCount
-	fence  atomic.Int64  // the last fencing number, for all keys
+	owners owners
+	fence  atomic.Int64 // the last fencing number, for all keys
 
 	windows windows // counts for package window
 }
@@ -49,18 +50,36 @@ type Locker struct {
 func New() *Locker { return new(Locker) }
 
 // Acquire takes the lock of key for token, for ttl, if it is free. It reports false if another
-// token holds it. A lock that others wait for passes to the next in the queue at once, so Acquire
-// never overtakes a queue. When token holds the lock already, Acquire is Extend.
+// token holds it; a cohort that only keeps it for its next caller is asked to give it up. A lock
+// that others wait for passes to the next in the queue at once, so Acquire never overtakes a
+// queue. When token holds the lock already, Acquire is Extend.
 //
 // An error means that nothing happened: ctx was done, or ttl is not positive.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(ctx, ttl); err != nil {
 		return false, err
 	}
+	for range maxAsked {
+		holder := l.take(key, token, ttl)
+		if holder == "" {
+			return true, nil
+		}
+		if free, err := l.owners.ask(ctx, key, holder); !free {
+			return false, err
+		}
+	}
+	return l.take(key, token, ttl) == "", nil
+}
+
+// take returns the token that holds the lock instead, or "" if the lock was taken.
+func (l *Locker) take(key, token string, ttl time.Duration) (holder string) {
 	s := l.lock(key)
 	defer l.unlock(s)
-	_, ok := s.take(key, token, ttl, clock())
-	return ok, nil
+	e, ok := s.take(key, token, ttl, clock())
+	if ok {
+		return ""
+	}
+	return e.token
 }
 
 // Extend sets the remaining time of the lock of key to ttl, longer or shorter than before, if token
@@ -141,8 +160,9 @@ func (l *Locker) takeOrJoin(key, token string, ttl time.Duration) (*shard, *wait
 	if ok {
 		return s, nil, t.Add(e.expires - now)
 	}
-	w := &waiter{token: token, ttl: ttl, granted: make(chan struct{})}
+	w := &waiter{token: token, ttl: ttl, owners: &l.owners, granted: make(chan struct{})}
 	s.join(e, w, now)
+	l.owners.tell(key, e.token)
 	return s, w, time.Time{}
 }
 

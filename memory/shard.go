@@ -66,6 +66,7 @@ type entry struct {
 type waiter struct {
 	token      string
 	ttl        time.Duration
+	owners     *owners
 	prev, next *waiter
 	granted    chan struct{} // closed when the lock is granted
 	served     bool          // the lock has been granted
@@ -134,6 +135,9 @@ func (s *shard) grant(e *entry, now time.Duration) {
 	s.hold(e, w.token, w.ttl, now)
 	w.served, w.expires = true, e.expires
 	close(w.granted)
+	if e.head != nil {
+		w.owners.tell(e.key, w.token)
+	}
 }
 
 // join puts w at the end of the queue of e, which is held.

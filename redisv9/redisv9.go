@@ -9,8 +9,9 @@
 // keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
 // lock, which outlives the lock by a minute when its waiters are gone; "!fence:locker:" is the
 // counter of fencing numbers, which has no expiry; "!window:locker:" begins the keys of counts for
-// package window. A lock's channel has the name of its key, and
-// each Locker that waits has a channel named "!wait:locker:" and a random string.
+// package window. A lock's channel has the name of its key. Each Locker that waits, or that keeps
+// locks for package cohort or asks for such locks, has a channel named "!wait:locker:" and a random
+// string.
 //
 // # Limited users
 //
@@ -64,6 +65,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/demand"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
@@ -204,9 +206,20 @@ var errNoClient = errors.New("redisv9: nil client")
 // Locker. When token holds the lock already, ttl replaces the remaining time. Acquire then returns
 // an error for a request that was sent again, as Extend does, and so it does beside a queue and
 // before Redis 7.
+//
+// When the holder is a process that may only keep the lock ([cohort.WithLinger]), Acquire asks it
+// for the lock, in one more request, and waits for its answer. The answer takes a round trip or
+// two; after two seconds, or up to ten if requests are slow, Acquire is refused without it. The
+// first time it subscribes to a channel for answers, which is kept for ten seconds.
+//
+// [cohort.WithLinger]: https://pkg.go.dev/github.com/golockers/locker/cohort#WithLinger
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	return l.locks.Acquire(ctx, key, token, ttl)
 }
+
+// Listen is for package cohort: o is told when another token wants a lock that a token with the
+// Listener's mark holds. It returns nil on a Ring.
+func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.locks.Listen(o) }
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
 	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
@@ -145,3 +146,34 @@ func TestTakingTurns(t *testing.T) {
 }
 
 var _ both = (*rueidis.Locker)(nil)
+
+// A lock that lingers in a process of one package is given up for a process of the other.
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	for name, open := range pairs(t) {
+		a, b, _ := open(t)
+		for range 2 {
+			l := cohort.New(a, cohort.WithLinger(time.Minute))
+			use := func(l locker.Locker) {
+				lease, err := locker.Lock(t.Context(), l, "k", time.Minute)
+				require.NoError(t, err, name)
+				require.NoError(t, lease.Unlock(t.Context()), name)
+			}
+			for range 20 {
+				require.Eventually(t, func() bool {
+					use(l)
+					info, err := b.Inspect(t.Context(), "k")
+					require.NoError(t, err)
+					return info.Token != ""
+				}, 30*time.Second, time.Millisecond, "%s: it does not linger", name)
+				lease, err := locker.TryLock(t.Context(), b, "k", time.Minute)
+				require.NoError(t, err, name)
+				require.NoError(t, lease.Unlock(t.Context()), name)
+				use(l)
+				use(b)
+			}
+			require.NoError(t, l.Close())
+			a, b = b, a
+		}
+	}
+}

@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/demand"
 	"github.com/golockers/locker/internal/inflight"
 	"github.com/golockers/locker/internal/pubsub"
 	"github.com/golockers/locker/internal/redislock"
@@ -85,8 +86,8 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a Locker that keeps its locks on the servers of client. The caller closes the
-// client when the Locker is no longer used. With a nil client, or one that has a ConnLifetime, every
+// New returns a Locker that keeps its locks on the servers of client. The caller closes the client
+// when the Locker is no longer used. With a nil client, or one that has a ConnLifetime, every
 // operation returns an error.
 func New(client rueidis.Client, opts ...Option) *Locker {
 	var o options
@@ -108,10 +109,15 @@ func New(client rueidis.Client, opts ...Option) *Locker {
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
-// Locker. When token holds the lock already, ttl replaces the remaining time.
+// Locker. When token holds the lock already, ttl replaces the remaining time. A process
+// that may only keep the lock (WithLinger of package cohort) is asked for it, in one more request.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (acquired bool, err error) {
 	return l.locks.Acquire(ctx, key, token, ttl)
 }
+
+// Listen is for package cohort: o is told when another token wants a lock that a token with the
+// Listener's mark holds.
+func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.locks.Listen(o) }
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it

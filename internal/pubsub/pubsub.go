@@ -178,6 +178,9 @@ func (h *Hub) Join(name string, l Listener) *Subscription {
 	return sub
 }
 
+// Hub returns the hub that was joined.
+func (s *Subscription) Hub() *Hub { return s.hub }
+
 // Done returns a channel that is closed when the first attempt to subscribe is over, and by Close.
 func (s *Subscription) Done() <-chan struct{} { return s.done }
 

@@ -79,17 +79,25 @@ var (
 
 // Acquire takes a lock in one attempt.
 func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	s := NewSending(ctx, token)
-	return Call(&l.Caller, s, func() (bool, error) {
-		ms, err := milliseconds(ttl)
-		if err != nil {
+	for asked := 0; ; asked++ {
+		s := NewSending(ctx, token)
+		a, err := Call(&l.Caller, s, func() (attempt, error) {
+			ms, err := milliseconds(ttl)
+			if err != nil {
+				return attempt{}, err
+			}
+			return l.acquire(s, l.names.Keys(key), ms)
+		})
+		if err != nil || !a.isKept {
+			return a.acquired, err
+		}
+		if isFree, err := l.askAfter(ctx, l.names.Keys(key), s, a, asked); !isFree {
 			return false, err
 		}
-		return l.acquire(s, l.names.Keys(key), ms)
-	})
+	}
 }
 
-func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (bool, error) {
+func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (attempt, error) {
 	ttl := time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	for range 3 {
 		sends := s.Sends()
@@ -97,9 +105,9 @@ func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (bool, error) {
 		if l.old.Load() || l.busy() {
 			reply, err := l.run(Look, keys, s, ms)
 			if err != nil || reply == int64(1) {
-				return sentOnce(s, sends, err)
+				return attempted(sentOnce(s, sends, err))
 			}
-			return false, s.Refused(l.timeout, ttl)
+			return attempt{isKept: reply == int64(2)}, s.Refused(l.timeout, ttl)
 		}
 		holder, wasFree, err := l.requests.SetGet(s, keys.Lock, ms)
 		switch {
@@ -107,24 +115,24 @@ func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (bool, error) {
 			l.old.Store(true)
 			s.Undo()
 		case err != nil:
-			return false, err
+			return attempt{}, err
 		case wasFree:
-			return true, nil
+			return attempt{acquired: true}, nil
 		case holder != s.Token:
 			if err := CheckHolder(holder); err != nil {
-				return false, err
+				return attempt{}, err
 			}
-			return false, s.Refused(l.timeout, ttl)
+			return refusedBy(holder), s.Refused(l.timeout, ttl)
 		default: // it is ours; a SET that may yet arrive changes nothing while it is
 			sends = s.Sends()
 			reply, err := l.run(Extend, keys, s, ms)
 			if err != nil || reply == int64(1) {
-				return sentOnce(s, sends, err)
+				return attempted(sentOnce(s, sends, err))
 			}
 			// It expired just now: try again.
 		}
 	}
-	return false, errChanging
+	return attempt{}, errChanging
 }
 
 // sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is

@@ -1,5 +1,6 @@
 -- look takes the lock and returns 1 if the token holds it, or if it is free and the token is
--- next. Otherwise, without an entry, look returns 0. With an entry, it puts the entry at the end
+-- next. Otherwise, without an entry, look returns 0, or 2 if the holder's process may only keep the
+-- lock (see package demand). With an entry, it puts the entry at the end
 -- of the queue unless it is there already, and returns the holder's remaining time, the number of
 -- entries before it, the time (two values), its ticket, whether it is new in the queue, whether
 -- the lock waits to be claimed, and whether the entry's process listens on this server (always 1
@@ -38,19 +39,33 @@ if free then
 	end
 end
 local entry, former = ARGV[3], ARGV[4]
+
+-- isClaim reports whether the lock's time may be the one for which the entry was to claim it, which
+-- may be longer than the ttl. If more is left, the token has extended the lock by its key alone, as
+-- while the slot migrates, and this is a late copy of the request.
+local function isClaim()
+	local life = 1000
+	for _, e in ipairs({entry, former}) do
+		local _, _, claim = parse(e)
+		life = math.max(life, tonumber(claim or 0))
+	end
+	return redis.call('PTTL', lock) <= life
+end
+
 local holder = redis.call('GET', lock)
 if holder == token then
 	if entry then
 		redis.call('ZREM', queue, entry, former)
 		seen(string.match(entry, '^%S+'))
 	end
-	local served = redis.call('ZREMRANGEBYSCORE', queue, 0, '(1') > 0
-	if served then -- perhaps by a claim that is longer than the ttl
+	local served = redis.call('ZRANGEBYSCORE', queue, 0, '(1', 'WITHSCORES')
+	redis.call('ZREMRANGEBYSCORE', queue, 0, '(1')
+	if served[2] == '0.5' and isClaim() then
 		redis.call('PEXPIRE', lock, ARGV[2])
 	else
 		renew()
 	end
-	if served then
+	if served[1] then
 		keepQueue(tonumber(ARGV[2]))
 		tellHead(ARGV[2])
 	end
@@ -60,8 +75,11 @@ if holder == token then
 	return 1
 end
 local refusal = refused(holder)
-if refusal ~= 0 or not entry then
+if refusal ~= 0 then
 	return refusal
+end
+if not entry then
+	return holder and string.find(holder, '~@%w+~%w+$') and 2 or 0
 end
 local ticket, isNew = redis.call('ZSCORE', queue, entry), 0
 if not ticket then
@@ -79,6 +97,9 @@ redis.call('ZREMRANGEBYSCORE', queue, '(' .. unseen - now, '(0')
 local left = redis.call('PTTL', lock)
 keepQueue(left)
 local before = redis.call('ZCOUNT', queue, 1, '(' .. ticket)
+if holder and (isNew == 1 or before == 0) then
+	want(holder, '- -')
+end
 local claimed = redis.call('ZCOUNT', queue, 0.5, 0.5)
 local channel, _, claim = parse(entry)
 local listens = 1

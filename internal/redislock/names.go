@@ -89,4 +89,8 @@ func hashTag(key string) (tag string, ok bool) {
 func (n *Namespace) FenceCounter() string { return n.mark + "fence:" + n.scope }
 
 // NewChannel returns an unguessable name for the channel of a process's waiters.
-func (n *Namespace) NewChannel() string { return n.mark + "wait:" + n.scope + rand.Text() }
+func (n *Namespace) NewChannel() string { return n.channel(rand.Text()) }
+
+// channel returns the name of a channel with an identifier. The scripts make the same name from that
+// of a queue.
+func (n *Namespace) channel(id string) string { return n.mark + "wait:" + n.scope + id }

@@ -38,6 +38,8 @@ var (
 	Holds   = load("holds")
 	Inspect = load("inspect")
 	Window  = load("window") // KEYS[1] is a counter of package window
+	Demand  = load("demand") // asks the lock's owner to give it up
+	Answer  = load("answer") // answers that
 )
 
 // load reads a script and replaces each line "--include <name>" by the text of that file.

@@ -24,14 +24,18 @@ local function parse(entry)
 	return string.match(entry, '^(%S+) (%S+) (%d+) (%d+) (.*)$')
 end
 
--- tellHead tells the first in the queue that it is the first, and how long another has the lock.
+-- tellHead tells the first in the queue that it is the first, and how long another has the lock. It
+-- returns whether there is one.
 local function tellHead(left)
 	local head = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 	if head[1] then
 		local channel, nonce = parse(head[1])
 		tell(channel or '', nonce or '', head[2], 'head ' .. left)
 	end
+	return head[1] ~= nil
 end
+
+--include want
 
 local function keepQueue(left) -- never less than the lock, so that volatile-ttl evicts the lock first
 	redis.call('PEXPIRE', queue, string.format('%.0f', math.max(left, 0) + margin))
@@ -109,7 +113,9 @@ local function serve()
 			process(channel).probed = true
 		end
 		keepQueue(tonumber(life))
-		tellHead(life)
+		if tellHead(life) then
+			want(owner, '- -')
+		end
 		return true
 	end
 

@@ -30,6 +30,9 @@ type Waiters struct {
 	leavers   leavers
 	number    atomic.Uint64 // of waiters so far
 	givingUp  atomic.Int64  // waiters giving up their place in the queue
+
+	asker     asker
+	answering atomic.Int64 // answers to demands that are on their way
 }
 
 func newWaiters(c Config,

@@ -21,9 +21,21 @@ type Mutant struct {
 
 // Local returns the mutants that need no server.
 func Local() []Mutant {
-	return append(aside(slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(), contextMutants(),
-		watchMutants(), waitMutants(), fenceMutants())), slices.Concat(inspectMutants(), listMutants())...)
+	return append(mayFailDemand(aside(slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(),
+		contextMutants(), watchMutants(), waitMutants(), fenceMutants()))),
+		slices.Concat(mayFailDemand(slices.Concat(inspectMutants(), listMutants())), demandMutants())...)
 }
 
 // Redis returns the mutants that need a real backend or a real network.
-func Redis() []Mutant { return append(aside(redisMutants()), redisInspectMutants()...) }
+func Redis() []Mutant {
+	return mayFailDemand(append(aside(redisMutants()), redisInspectMutants()...))
+}
+
+// mayFailDemand lets all mutants fail the checks of demands, which do for Lockers that keep locks what
+// other checks do for all.
+func mayFailDemand(list []Mutant) []Mutant {
+	for i := range list {
+		list[i].May = append(slices.Clip(list[i].May), "demand/*")
+	}
+	return list
+}

@@ -41,6 +41,8 @@ type backend struct {
 	fences bool
 	twice  bool // see Leniency
 	undoes bool // see Leniency
+
+	lingers bool // the cohorts let locks linger, and there are no faults
 }
 
 var inMemory = memory.New()
@@ -157,6 +159,19 @@ func TestBackends(t *testing.T) {
 	}
 }
 
+// Locks that linger are free to all others, as long as the process that keeps them can release them:
+// there are no faults.
+func TestLingering(t *testing.T) {
+	for _, name := range []string{"memory", "redisv9"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := backends[name]
+			b.lingers = true
+			b.prove(t, true)
+		})
+	}
+}
+
 const (
 	workers = 16 // histories at the same time
 	clients = 5
@@ -169,8 +184,12 @@ func (b backend) prove(t *testing.T, withCohort bool) {
 		addr = b.server(t)
 	}
 	var proxy *faultproxy.Proxy
-	if addr != "" {
+	if addr != "" && !b.lingers {
 		proxy = faultproxy.New(t, addr)
+	}
+	linger := time.Duration(0)
+	if b.lingers {
+		linger = 100 * time.Millisecond
 	}
 	lockers := make([]locker.Locker, clients)
 	for i := range lockers {
@@ -180,7 +199,9 @@ func (b backend) prove(t *testing.T, withCohort bool) {
 		}
 		lockers[i] = b.open(t, at)
 		if withCohort {
-			lockers[i] = cohort.New(lockers[i])
+			l := cohort.New(lockers[i], cohort.WithLinger(linger))
+			t.Cleanup(func() { _ = l.Close() })
+			lockers[i] = l
 		}
 	}
 	_, canFence := lockers[0].(locker.Fencer)

@@ -1,0 +1,94 @@
+package cohort_test
+
+import (
+	"maps"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker/conformance"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+)
+
+// with returns skip and more checks, for one reason.
+func with(skip map[string]string, reason string, more ...string) map[string]string {
+	skip = maps.Clone(skip)
+	for _, name := range more {
+		skip[name] = reason
+	}
+	return skip
+}
+
+// skipKept names the checks in which one process inspects a lock that another keeps.
+var skipKept = with(skip, "a lock that lingers is held to other processes",
+	"inspect/expiry", "inspect/no-side-effects", "inspect/queue", "list/prefix", "list/concurrent", "list/queue")
+
+// skipLingering names the checks that hold on no Locker whose locks linger for long.
+var skipLingering = with(skipKept, "a release that lets the lock linger wakes no watcher: the lock does not become free",
+	"watch/every-release", "watch/wakes-all", "watch/any-key", "watch/channel", "watch/only-its-key", "watch/first-release")
+
+// With faults, the same is true of a watcher, and a release makes no request.
+var skipLingeringFaults = with(with(skipLingering, skipLingering["watch/every-release"], "fault/watch-disconnect"),
+	"a release that lets the lock linger makes no request",
+	"fault/release-paused", "fault/release-reply-lost", "fault/reply-after-cancel", "fault/reset-mid-request",
+	"fault/garbage-reply", "fault/truncated-reply", "fault/hang-deadline", "fault/hang-cancel")
+
+// The whole suite holds for a Locker whose locks linger for longer than its checks take: whatever
+// another process gets, it gets because it wants it. Locks that linger for as long as recommended
+// wake watchers in time.
+func TestLingeringConformance(t *testing.T) {
+	const long = time.Minute
+	t.Run("memory", func(t *testing.T) {
+		m := memory.New()
+		conformance.Run(t, conformance.Config{
+			Skip: skipLingering,
+			New:  func(tb testing.TB, _ string) locker.Locker { return lingeringFor(tb, m, long) },
+		})
+	})
+	t.Run("memory, as recommended", func(t *testing.T) {
+		inChaos(t)
+		m := memory.New()
+		conformance.Run(t, conformance.Config{
+			Skip: skipKept,
+			New:  func(tb testing.TB, _ string) locker.Locker { return lingeringFor(tb, m, 100*time.Millisecond) },
+		})
+	})
+	addr := testserver.Redis(t).Addr
+	onRedis := func(d time.Duration) func(tb testing.TB, addr string) locker.Locker {
+		return func(tb testing.TB, to string) locker.Locker {
+			if to == "" {
+				to = addr
+			}
+			client := redis.NewClient(&redis.Options{Addr: to})
+			tb.Cleanup(func() { _ = client.Close() })
+			return lingeringFor(tb, redisv9.New(client), d)
+		}
+	}
+	t.Run("redisv9", func(t *testing.T) {
+		inChaos(t)
+		conformance.Run(t, conformance.Config{Skip: skipLingeringFaults, Addr: addr, New: onRedis(long)})
+	})
+	// Without faults, which would affect the requests by which locks are given up in the background.
+	t.Run("redisv9, as recommended", func(t *testing.T) {
+		conformance.Run(t, conformance.Config{Skip: skipKept, New: onRedis(100 * time.Millisecond)})
+	})
+}
+
+// inChaos skips what only make chaos runs, since it takes half a minute.
+func inChaos(t *testing.T) {
+	t.Helper()
+	if os.Getenv("LOCKER_CHAOS") == "" {
+		t.Skip("LOCKER_CHAOS is not set")
+	}
+}
+
+func lingeringFor(tb testing.TB, inner locker.Locker, d time.Duration) locker.Locker {
+	l := cohort.New(inner, cohort.WithLinger(d))
+	tb.Cleanup(func() { _ = l.Close() })
+	return l
+}
