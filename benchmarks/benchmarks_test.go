@@ -59,14 +59,15 @@ func TestSections(t *testing.T) {
 	redis, memcached, etcd := testserver.Redis(t), testserver.Memcached(t), testserver.Etcd(t)
 	dir := t.TempDir()
 	var stdout, stderr bytes.Buffer
-	code := parentMain([]string{"-only", "check,locks,memcached,etcd,memory,postgres", "-rounds", "1", "-scale", "0.02", "-out", dir,
+	code := parentMain([]string{"-only", "check,locks,linger,memcached,etcd,memory,postgres", "-rounds", "1", "-scale", "0.02", "-out", dir,
 		"-redis", redis.Addr, "-memcached", memcached.Addr, "-etcd", etcd.Addr}, &stdout, &stderr)
 	require.Equal(t, 0, code, "%s", stderr.String())
 	assert.Contains(t, stdout.String(), "| hand-off: cycles/s of redisv9 ")
 	table, err := os.ReadFile(filepath.Join(dir, "results.md"))
 	require.NoError(t, err)
+	assert.Contains(t, stdout.String(), "| first-access: median lock-p50-ms of redisv9+linger ")
 	assert.Contains(t, stdout.String(), "| refused-8: refusals/s of postgres ")
-	for _, c := range slices.Concat(redisLocks, postgresLocks, etcdLocks) {
+	for _, c := range slices.Concat(redisLocks, lingering, postgresLocks, etcdLocks) {
 		assert.Contains(t, string(table), "| "+c.name+" |")
 	}
 	for _, picture := range []string{"locks-throughput.svg", "locks-requests.svg"} {

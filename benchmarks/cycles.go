@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -17,6 +18,7 @@ type scenario struct {
 	processes  int
 	goroutines int // in each
 	ownKeys    bool
+	randomKeys int // of so many; 0: one key
 	hold, rest time.Duration
 	length     time.Duration // nominal
 	least      time.Duration // so that a contender has its turn, however short the other runs are
@@ -129,6 +131,7 @@ func (b *bench) cycle(ctx context.Context, sc scenario, c contender, count count
 	b.shared.clear()
 	j := b.job("cycles", c.name, newKey(sc.name))
 	j.OwnKeys, j.Count, j.Hold, j.Rest = sc.ownKeys, sc.goroutines, sc.hold, sc.rest
+	j.RandomKeys = sc.randomKeys
 	f, err := startFleet(ctx, sc.processes, j)
 	if err != nil {
 		return r, err
@@ -314,7 +317,12 @@ func (c *cycler) cycles(ctx context.Context, o order, key string, s *slot) reply
 	}
 	end := o.Start.Add(o.For)
 	time.Sleep(time.Until(o.Start))
+	common := key
 	for range maxCycles {
+		if c.RandomKeys > 0 {
+			number := rand.IntN(c.RandomKeys)
+			key, s = common+"/"+strconv.Itoa(number), c.shared.slot(number)
+		}
 		asked := time.Now()
 		if !asked.Before(end) && r.Cycles > 0 { // once also on a machine so busy that the time is up
 			break

@@ -12,6 +12,12 @@ var crowdGoals = []struct {
 	goal     float64
 }{{"uncontended-32", 1.5}, {"uncontended-256", 2}, {"uncontended-1000", 2}}
 
+// lingerGoals are how many times as fast as the best peer locks should be that linger.
+var lingerGoals = []struct {
+	scenario string
+	goal     float64
+}{{"same-key", 100}, {"random-1000-keys", 15}}
+
 // goals returns a Markdown table of this library's goals, most of them relative to the best of its peers, and
 // of what was measured. A ratio is the median of the rounds' ratios.
 func (r *results) goals() string {
@@ -47,6 +53,15 @@ func (r *results) goals() string {
 		us := r.row("scale", scenario, "redisv9")
 		t.bound(scenario, "requests/s", us, "most", us.most("requests/s"), 250, false)
 	}
+	for _, g := range lingerGoals {
+		us, best := r.row("linger", g.scenario, "redisv9+linger"), r.bestPeer("linger", g.scenario, "cycles/s", false)
+		t.ratio(g.scenario, "cycles/s", us, best, g.goal, true)
+	}
+	us = r.row("linger", "same-key", "redisv9+linger")
+	t.bound("same-key", "requests/cycle", us, "median", us.median("requests/cycle"), 0.001, false)
+	us = r.row("linger", "first-access", "redisv9+linger")
+	t.bound("first-access", "lock-p50-ms", us, "median", us.median("lock-p50-ms"), 1, false)
+	t.bound("first-access", "lock-p99-ms", us, "median", us.median("lock-p99-ms"), 3, false)
 
 	for _, scenario := range []string{"uncontended-1", "uncontended-32"} {
 		t.ratio(scenario, "cycles/s", r.row("postgres", scenario, "postgres"), r.row("postgres", scenario, "row-lease-1ms"), 0.95, true)

@@ -91,7 +91,7 @@ var memoryLocks = []contender{
 }
 
 func findContender(name string) (contender, error) {
-	for _, list := range [][]contender{redisLocks, memcachedLocks, memoryLocks, postgresLocks, etcdLocks, {noLock}} {
+	for _, list := range [][]contender{redisLocks, lingering, memcachedLocks, memoryLocks, postgresLocks, etcdLocks, {noLock}} {
 		for _, c := range list {
 			if c.name == name {
 				return c, nil

@@ -13,8 +13,8 @@
 // that cannot be started or does not answer. If a peer fails, its row shows that, and the status is 0.
 //
 // Where to look: lockers.go has the locks that are compared, and cycles.go what is done with them; strategies.go
-// and stampede.go are the same for a key that is missing from a cache; growth.go measures how cost grows;
-// limits.go compares limiters;
+// and stampede.go are the same for a key that is missing from a cache; linger.go has locks that are taken again and
+// again; growth.go and scale.go measure how cost grows; simulate.go sizes fleets; limits.go compares limiters;
 // singleflight/ has the benchmarks of one process; fleet.go and child.go run the processes; report.go writes
 // the tables.
 package main
@@ -52,6 +52,7 @@ var sections = []struct {
 	{"check", runChecks},
 	{"flights", runFlights},
 	{"locks", runLocks},
+	{"linger", runLinger},
 	{"memcached", runMemcached},
 	{"etcd", runEtcd},
 	{"memory", runMemory},
