@@ -21,7 +21,9 @@ import (
 // If the backend fails, the request passes without these fields, or with [WithFailClosed] the
 // response has the status 503 (Service Unavailable). If the key is longer than 1,024 bytes, the
 // status is 400 (Bad Request), and if the Limiter's arguments are invalid 500 (Internal Server
-// Error). To see the errors, call [Limiter.Allow] in a middleware of your own.
+// Error). The errors themselves are not reported, so a backend that always fails, for instance since
+// its table is missing, limits nothing without a trace. One that hangs delays each request until the
+// client's timeout. The second example logs the errors and has a timeout of its own.
 //
 // An address is a poor key: many users may share one, and a client that has many may have as many
 // keys. Behind a proxy, [http.Request.RemoteAddr] is the proxy's.

@@ -12,7 +12,9 @@
 //	}
 //
 // The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. That of etcd
-// is none: a majority of its servers would write each count to their disks.
+// is none: a majority of its servers would write each count to their disks. Nor are Lockers that
+// wrap another one, such as those of [locker.Observed] and package cohort: give New the one that they
+// wrap. On PostgreSQL, first create the table of counts with postgres.EnsureWindowSchema.
 //
 // # How it counts
 //
@@ -58,8 +60,6 @@ import (
 //   - Exact names. Keys compare byte for byte, and counts with different keys or different lengths
 //     of the window are independent. They share no names with locks.
 //   - When ctx ends, the method returns ctx's error, as the methods of a [locker.Locker] do.
-//
-// [locker.Locker]: https://pkg.go.dev/github.com/golockers/locker#Locker
 type Counter interface {
 	// Count adds n to the count of key in the current window of length per, by the backend's
 	// clock, and returns the counts of this window and the one before, and how much of this window
@@ -68,8 +68,8 @@ type Counter interface {
 }
 
 // An Enforcer is a [Counter] that can leave out counts that would exceed a limit. Without it, a
-// Limiter looks first and then counts, which takes two requests, and of calls that are denied those
-// count for which there was room when they looked.
+// Limiter looks first and then counts, which takes two requests, and a call that finds room when it
+// looks counts even if it is then denied. All Counters of this module are Enforcers.
 type Enforcer interface {
 	Counter
 
