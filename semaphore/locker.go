@@ -41,7 +41,7 @@ type Locker struct {
 
 // NewLocker returns a Locker whose locks may have up to n holders each, which are locks of l. See
 // the package's documentation for their names. To observe the permits, observe the Locker that it
-// returns.
+// returns: an observer of l gets no events. If l is nil or n is less than 1, every operation fails.
 func NewLocker(l locker.Locker, n int) *Locker {
 	if o, ok := l.(observed); ok && o.Behind() != nil {
 		l = o.Behind()

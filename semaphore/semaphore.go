@@ -72,8 +72,8 @@ type Semaphore struct {
 	name    string
 }
 
-// New returns the semaphore of that name, of which n may hold a permit at a time. It makes no
-// request. Programs that use the same name on the same backend share it. If l is the result of
+// New returns the semaphore of that name, of which n may hold a permit at a time. A name is 1 to
+// 1,024 arbitrary bytes. New makes no request. Programs that use the same name on the same backend share it. If l is the result of
 // [locker.Observed], its observer gets the events of the permits under the semaphore's name.
 //
 // If l is nil or n is less than 1, every operation fails.

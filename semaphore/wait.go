@@ -168,7 +168,8 @@ func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
 // CleanupOwner implements [cleanup.Part]: the requests are those of the Locker behind.
 func (h *head) CleanupOwner() any { return h.room.locker.inner }
 
-// CleanupOwner implements [cleanup.Part].
+// CleanupOwner is for package locker, not for applications: the cleanups that follow acquisitions of
+// unknown outcome count as those of the wrapped Locker.
 func (l *Locker) CleanupOwner() any { return l.inner }
 
 // Watch implements [locker.Watcher]. The subscriptions go on when ctx ends, for the next head, until
