@@ -11,6 +11,13 @@
 // Use it where many goroutines of each process contend for the same keys, or with [WithLinger]
 // where a process takes the same locks again and again. Where each caller could use the result of
 // another, package singleflight saves the work itself.
+//
+// To observe the locks of the callers, observe the Locker that New returns; [locker.Observed] under
+// it sees only the locks of the process on the backend:
+//
+//	locks := cohort.New(redisv9.New(client), cohort.WithLinger(100*time.Millisecond))
+//	defer locks.Close()
+//	l := locker.Observed(locks, observer) // for locker.Do and the others
 package cohort
 
 import (

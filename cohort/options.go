@@ -34,8 +34,9 @@ func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenu
 
 // WithLinger keeps a lock for d after its last release, so call [Locker.Close] before the process
 // ends: otherwise others wait for its locks as if it had crashed, for up to their ttl + d. The next
-// caller of this process gets the lock without a request. The default is 0. Use 50 to 100 ms for
-// locks that a process takes again and again.
+// caller of this process gets the lock without a request, except that a lock that is used again and
+// again is extended about once in d. The default, used if d <= 0, is not to keep locks. Use 50 to
+// 100 ms for locks that a process takes again and again.
 //
 // Another process that wants a lock that lingers gets it at once: Lock waits for one release, and
 // TryLock for the answer of the process that keeps it, which takes less than a millisecond. It is
