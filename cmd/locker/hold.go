@@ -156,7 +156,7 @@ func (h *holding) held() error {
 		wait = fmt.Sprintf("; it did not become free within %v", h.flags.wait)
 	}
 	if n := h.flags.permits; n > 0 {
-		wait = strings.Replace(wait, "it did not", "none did", 1)
+		wait = strings.Replace(wait, "it did not become", "none became", 1)
 		return withStatus(statusHeld, "all %d permits of %q are held%s", n, h.flags.key, wait)
 	}
 	return withStatus(statusHeld, "the lock %q is held%s%s", h.flags.key, h.holder(), wait)
