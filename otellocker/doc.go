@@ -90,7 +90,8 @@
 // A direct call of a Locker's method has no lease, and neither does a cohort's lock on its backend.
 // For these, locker.leases, locker.lease.duration and locker.losses count nothing. Observe a cohort
 // itself to count the leases of its callers. Of the callers of a [locker.Keyed] that wait for the
-// same lock, locker.waiters counts one: the others wait for it.
+// same lock, locker.waiters counts one: the others wait for it. The counts of package window are not
+// measured.
 //
 // # Cost
 //
