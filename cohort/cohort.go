@@ -97,7 +97,7 @@ func New(l locker.Locker, opts ...Option) *Locker {
 }
 
 // Acquire makes one attempt. It is refused without a request while another caller of this process
-// holds the lock or waits for it.
+// holds the lock or waits for it. While the lock is being released, it waits for the reply first.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(ctx); err != nil {
 		return false, err
@@ -122,6 +122,11 @@ func (l *Locker) acquire(ctx context.Context, key, token string, ttl time.Durati
 			continue
 		case t == nil && r.parting != nil:
 			if err := s.awaitPartingLocked(ctx, r.parting); err != nil {
+				return time.Time{}, false, err
+			}
+			continue
+		case t == nil && r.onlyGivesUp():
+			if err := r.awaitGiveUpLocked(ctx); err != nil {
 				return time.Time{}, false, err
 			}
 			continue

@@ -49,6 +49,8 @@ type record struct {
 	requesting  int     // these, and all other Acquires and Extends under way
 	givingUp    int     // Releases of tenures under way
 
+	gaveUp chan struct{} // closed when givingUp is 0 again; nil if no caller waits for that
+
 	wanted  bool     // another process wants the lock: see Wanted
 	parting *parting // a lock that has lingered is being given up
 
@@ -149,6 +151,29 @@ func (r *record) find(token string, now time.Time) *tenure {
 // busy reports whether a caller of this process has the lock, waits for it, or hands it on.
 func (r *record) busy() bool {
 	return r.first != nil || r.tenure != nil || r.givingUp > 0 || r.driving && !r.abandoned
+}
+
+// onlyGivesUp reports whether r is busy with nothing but Releases. Their watchers may have been woken
+// already: an attempt that is refused now would miss that wake-up.
+func (r *record) onlyGivesUp() bool {
+	return r.givingUp > 0 && r.first == nil && r.tenure == nil && (!r.driving || r.abandoned)
+}
+
+// awaitGiveUpLocked waits until no Release of a tenure is under way. It releases the shard's mutex
+// while it waits.
+func (r *record) awaitGiveUpLocked(ctx context.Context) error {
+	if r.gaveUp == nil {
+		r.gaveUp = make(chan struct{})
+	}
+	gaveUp := r.gaveUp
+	r.shard.mu.Unlock()
+	defer r.shard.mu.Lock()
+	select {
+	case <-gaveUp:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // idle reports whether nothing is under way that will serve the queue.

@@ -314,7 +314,10 @@ func (l *Locker) finishGiveUpLocked(ctx context.Context, t *tenure, from string)
 	err = errNoReturn
 	defer func() { // whatever happens to the request, the queue is served
 		s.mu.Lock()
-		r.givingUp--
+		if r.givingUp--; r.givingUp == 0 && r.gaveUp != nil {
+			close(r.gaveUp)
+			r.gaveUp = nil
+		}
 		t.endTurn()
 		switch {
 		case err == nil:

@@ -1,0 +1,56 @@
+package cohort_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker/memory"
+	"github.com/stretchr/testify/require"
+)
+
+// slowReply is a backend whose replies to releases are late: the lock is free and its watchers are
+// woken before Release returns.
+type slowReply struct {
+	*memory.Locker
+	late time.Duration
+}
+
+func (s slowReply) Release(ctx context.Context, key, token string) (bool, error) {
+	defer time.Sleep(s.late)
+	return s.Locker.Release(ctx, key, token)
+}
+
+// A caller that a release has woken gets the lock, though its own process has not had the reply to that
+// release: no other wake-up follows.
+func TestAcquireAfterWakeUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := cohort.New(slowReply{memory.New(), time.Second})
+		ctx := t.Context()
+		lease, err := locker.TryLock(ctx, l, "k", time.Minute)
+		require.NoError(t, err)
+		woken, err := l.Watch(ctx, "k")
+		require.NoError(t, err)
+		unlocked := make(chan error)
+		go func() { unlocked <- lease.Unlock(ctx) }()
+		<-woken
+
+		// One whose context ends first leaves nothing behind.
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		_, err = l.Acquire(short, "k", "a", time.Minute)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		acquired, err := l.Acquire(ctx, "k", "b", time.Minute)
+		require.NoError(t, err)
+		require.True(t, acquired)
+		require.NoError(t, <-unlocked)
+		released, err := l.Release(ctx, "k", "b")
+		require.NoError(t, err)
+		require.True(t, released)
+	})
+}
