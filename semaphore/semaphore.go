@@ -36,6 +36,9 @@
 // tries them as often as [locker.Lock] polls. TryAcquire and TryDo do not queue: they may take a
 // permit before those that wait in other processes. They make up to N requests.
 //
+// Give New the backend's Locker rather than one of package cohort. With cohort.WithLinger a permit
+// that is released wakes no waiter until it lingers no more.
+//
 // # Names
 //
 // The locks of a semaphore named "imports" are "imports/1" to "imports/N", and "imports/queue" for
