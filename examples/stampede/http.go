@@ -16,6 +16,9 @@ import (
 //go:embed page
 var page embed.FS
 
+// farewell is how long requests that are under way may take at the end.
+const farewell = time.Second
+
 // errNoPage means that the page could not be served at its address.
 var errNoPage = errors.New("cannot serve the page")
 
@@ -55,9 +58,11 @@ func servePage(ctx context.Context, s settings, stdout io.Writer) error {
 		err = nil // a round was interrupted
 	}
 	stop()
-	grace, cancel := context.WithTimeout(context.Background(), patience)
+	grace, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
-	err = errors.Join(err, server.Shutdown(grace))
+	if server.Shutdown(grace) != nil { // a browser has connected in advance, or a client stopped in mid-request
+		err = errors.Join(err, server.Close())
+	}
 	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, e)
 	}

@@ -149,6 +149,31 @@ func TestBadRequests(t *testing.T) {
 	p.requireNothingLeft(t)
 }
 
+// Clients that do not finish a request, or send none, do not keep the program from ending well.
+func TestUnfinishedRequests(t *testing.T) {
+	t.Parallel()
+	p, url := startPage(t, "-processes", "1")
+	for _, request := range []string{
+		"",
+		"POST /controls HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+	} {
+		client, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		require.NoError(t, err)
+		defer client.Close()
+		if request == "" {
+			continue
+		}
+		_, err = io.WriteString(client, request)
+		require.NoError(t, err)
+		line, err := bufio.NewReader(client).ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/1.1 100 Continue\r\n", line, "it waits for the rest")
+	}
+	require.NoError(t, p.Process.Signal(os.Interrupt))
+	require.Zero(t, p.wait(t), "%s", &p.stderr)
+	p.requireNothingLeft(t)
+}
+
 func TestBadAddress(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
