@@ -56,9 +56,10 @@ func permitKey(key string, i int) string { return base(key) + "/" + strconv.Itoa
 func queueKey(key string) string { return base(key) + "/queue" }
 
 // base returns what the keys of a semaphore's locks begin with. That is its name, unless a key that
-// begins with it could be longer than 1,024 bytes.
+// begins with it could be longer than 1,024 bytes. Then it is longer than any name that is used as it
+// is: otherwise a caller could choose a name that has the locks of another.
 func base(key string) string {
-	const longest, kept = 1000, 900
+	const longest, kept = 1000, 940
 	if len(key) <= longest {
 		return key
 	}
@@ -123,7 +124,7 @@ func (l *Locker) reacquire(ctx context.Context, key, token string, ttl time.Dura
 
 // Extend implements [locker.Locker].
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	return l.with(key, token, func(i int) (bool, error) {
+	return l.with(ctx, key, token, func(i int) (bool, error) {
 		extended, err := l.inner.Extend(ctx, permitKey(key, i), token, ttl)
 		if extended {
 			l.known.set(key, token, i, ttl)
@@ -134,7 +135,7 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 
 // Release implements [locker.Locker].
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
-	return l.with(key, token, func(i int) (bool, error) {
+	return l.with(ctx, key, token, func(i int) (bool, error) {
 		released, err := l.inner.Release(ctx, permitKey(key, i), token)
 		if released {
 			l.known.forget(key, token)
@@ -150,7 +151,7 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 	if !ok {
 		return 0, false, errors.ErrUnsupported
 	}
-	ok, err = l.with(key, token, func(i int) (ok bool, err error) {
+	ok, err = l.with(ctx, key, token, func(i int) (ok bool, err error) {
 		fence, ok, err = fencer.Fence(ctx, permitKey(key, i), token)
 		return ok, err
 	})
@@ -158,8 +159,8 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 }
 
 // with calls use for the permit that token holds. If that is not known, it calls use for each until
-// one reports true. Otherwise an error of any of them leaves the outcome unknown.
-func (l *Locker) with(key, token string, use func(i int) (bool, error)) (ok bool, err error) {
+// one reports true, or ctx ends. Otherwise an error of any of them leaves the outcome unknown.
+func (l *Locker) with(ctx context.Context, key, token string, use func(i int) (bool, error)) (ok bool, err error) {
 	if err := l.check(); err != nil {
 		return false, err
 	}
@@ -176,6 +177,9 @@ func (l *Locker) with(key, token string, use func(i int) (bool, error)) (ok bool
 		}
 		if err == nil {
 			err = useErr
+		}
+		if err != nil && ctx.Err() != nil { // each of the others would fail as well
+			break
 		}
 	}
 	return false, err

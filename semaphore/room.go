@@ -19,9 +19,9 @@ type room struct {
 	woken chan struct{} // for the waiter whose turn it is
 
 	mu      sync.Mutex
-	full    bool // at the last attempt, all permits were taken
-	waits   bool // it was that of a waiter that still has its turn
-	permits []permit
+	full    bool               // at the last attempt, all permits were taken
+	waits   bool               // it was that of a waiter that still has its turn
+	permits []permit           // nil until they are watched
 	isLeft  bool               // there is no waiter, and will be none
 	stop    context.CancelFunc // of the subscriptions; nil before there are any
 	pending int                // how many subscriptions are not live yet
@@ -53,7 +53,7 @@ func (l *Locker) enter(key string) *room {
 	r := l.rooms[key]
 	if r == nil {
 		r = &room{
-			locker: l, key: key, permits: make([]permit, l.n),
+			locker: l, key: key,
 			turn: make(chan struct{}, 1), woken: make(chan struct{}, 1), live: make(chan struct{}),
 		}
 		l.rooms[key] = r
@@ -82,6 +82,9 @@ func (l *Locker) leave(r *room) {
 func (r *room) look(i int) (version int, isTaken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.permits == nil {
+		return 0, false
+	}
 	p := &r.permits[i]
 	return p.version, !p.taken.IsZero() && time.Since(p.taken) < recent
 }
@@ -90,6 +93,9 @@ func (r *room) look(i int) (version int, isTaken bool) {
 func (r *room) refused(i, version int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.permits == nil {
+		return
+	}
 	if p := &r.permits[i]; p.live && p.version == version {
 		p.taken = time.Now()
 	}
@@ -134,6 +140,7 @@ func (r *room) watch(ctx context.Context, l locker.Watcher) (<-chan struct{}, er
 	if r.stop == nil {
 		var watchCtx context.Context
 		watchCtx, r.stop = context.WithCancel(context.Background())
+		r.permits = make([]permit, r.locker.n) // each has refused an attempt, so n is not absurd
 		r.pending = len(r.permits)
 		for i := range r.permits {
 			go r.follow(watchCtx, l, i)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -204,8 +205,26 @@ func TestNames(t *testing.T) {
 			require.ErrorIs(t, err, locker.ErrHeld)
 		}
 	}
-	_, err := semaphore.New(l, strings.Repeat("n", 1025), 2).Acquire(t.Context(), time.Minute)
+	_, err := semaphore.New(l, strings.Repeat("m", 1001), 1).TryAcquire(t.Context(), time.Minute)
+	require.NoError(t, err)
+	for info, err := range l.List(t.Context(), "m") { // a name that looks like the lock of a longer one
+		require.NoError(t, err)
+		_, err = semaphore.New(l, strings.TrimSuffix(info.Key, "/1"), 1).TryAcquire(t.Context(), time.Minute)
+		require.NoError(t, err)
+	}
+	_, err = semaphore.New(l, strings.Repeat("n", 1025), 2).Acquire(t.Context(), time.Minute)
 	require.ErrorIs(t, err, locker.ErrInvalidKey)
+}
+
+// Permits that are never reached cost nothing.
+func TestHugeN(t *testing.T) {
+	t.Parallel()
+	s := semaphore.New(memory.New(), "imports", math.MaxInt)
+	for range 3 {
+		lease, err := s.Acquire(t.Context(), time.Minute)
+		require.NoError(t, err)
+		require.Positive(t, s.Permit(lease))
+	}
 }
 
 // A waiter survives a backend that fails for a while, if it asks for that, and all permits are
