@@ -25,7 +25,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	if acquired, err := l.reacquire(ctx, key, token, ttl); acquired || err != nil {
 		return start.Add(ttl), err
 	}
-	deadline, err := l.queue(ctx, key, token, ttl)
+	deadline, err := l.wait(ctx, key, token, ttl)
 	switch {
 	case errors.Is(err, locker.ErrHeld): // if its last attempt has no answer, a cleanup is under way
 		l.known.forgetNone(key, token)
@@ -35,17 +35,21 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	return deadline, err
 }
 
-func (l *Locker) queue(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+func (l *Locker) wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	l.known.set(key, token, none, ttl) // until it tries a permit, there is nothing to clean up
 	r := l.enter(key)
 	defer l.leave(r)
-	if _, ok := l.inner.(locker.Waiter); ok {
-		turn, err := locker.Lock(ctx, l.inner, queueKey(key), headTTL,
-			locker.WithToken(token), locker.WithKeepAlive())
-		if err != nil {
+	if waiter, ok := l.inner.(locker.Waiter); ok {
+		q := &queue{Waiter: waiter}
+		turn, err := locker.Lock(ctx, q, queueKey(key), headTTL, locker.WithToken(token), locker.WithKeepAlive())
+		switch {
+		case err != nil:
 			return time.Time{}, bare(err)
+		case q.isNone:
+			turn.Detach()
+		default:
+			defer l.passTurn(ctx, turn)
 		}
-		defer l.passTurn(ctx, turn)
 	}
 	if err := r.takeTurn(ctx); err != nil {
 		return time.Time{}, err
@@ -54,14 +58,36 @@ func (l *Locker) queue(ctx context.Context, key, token string, ttl time.Duration
 	if ctx.Err() != nil {
 		return time.Time{}, r.left(ctx)
 	}
-	h := &head{room: r, ttl: ttl}
+	h := &head{room: r, ttl: ttl, cleansUp: true, ended: make(chan struct{})}
+	defer close(h.ended) // before the turn is passed, for which a cleanup need not wait
 	lease, err := locker.Lock(ctx, h, key, max(ttl, time.Hour), locker.WithToken(token))
 	if err != nil {
+		h.cleansUp = errors.Is(err, locker.ErrHeld) // otherwise the caller of Wait does
 		return time.Time{}, bare(err)
 	}
 	lease.Detach()
 	return h.deadline, nil
 }
+
+// queue is the Waiter behind, for the lock of the first waiter. If there is no queue for its key, as
+// behind a pooler of connections, callers of this process would race for that lock. So each of them
+// is let through without it, to wait for its turn in this process.
+type queue struct {
+	locker.Waiter
+	isNone bool
+}
+
+func (q *queue) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	deadline, err := q.Waiter.Wait(ctx, key, token, ttl)
+	if errors.Is(err, errors.ErrUnsupported) {
+		q.isNone = true
+		return time.Now().Add(ttl), nil
+	}
+	return deadline, err
+}
+
+// CleanupOwner implements [cleanup.Part].
+func (q *queue) CleanupOwner() any { return q.Waiter }
 
 // bare returns the cause of an error of package locker, which adds the operation and the key again.
 func bare(err error) error {
@@ -131,6 +157,9 @@ type head struct {
 	room     *room
 	ttl      time.Duration
 	deadline time.Time // of the permit
+
+	ended    chan struct{} // closed at the end of its Lock
+	cleansUp bool          // then: a cleanup of that Lock makes requests
 }
 
 var _ locker.Watcher = (*head)(nil)
@@ -161,7 +190,14 @@ func (h *head) Extend(ctx context.Context, key, token string, ttl time.Duration)
 	return h.room.locker.Extend(ctx, key, token, ttl)
 }
 
+// Release is for the cleanup after a Lock of the head. If the caller of Wait makes one as well, that
+// is enough: a second one would find nothing, ask for each permit in vain, again and again, and
+// release what the token acquires next.
 func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
+	<-h.ended
+	if !h.cleansUp {
+		return true, nil
+	}
 	return h.room.locker.Release(ctx, key, token)
 }
 
