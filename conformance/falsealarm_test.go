@@ -7,6 +7,8 @@ import (
 	"iter"
 	"math/rand/v2"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -117,6 +119,31 @@ func TestNoFalseAlarmShortTimesOnly(t *testing.T) {
 			return extend(ctx, key, token, ttl)
 		}
 	}))
+}
+
+// A backend so busy that concurrent requests fail now and then, all of them at once.
+func TestNoFalseAlarmErrors(t *testing.T) {
+	t.Parallel()
+	var races atomic.Int64
+	of := make(map[string]int64)
+	var mu sync.Mutex
+	alter := func(f *mutants.Fake) {
+		acquire := f.OnAcquire
+		f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+			mu.Lock()
+			if of[token] == 0 {
+				of[token] = races.Add(1)
+			}
+			race := of[token]
+			mu.Unlock()
+			if ttl == harness.Long && race%3 == 0 {
+				return false, errors.New("busy")
+			}
+			return acquire(ctx, key, token, ttl)
+		}
+	}
+	list := slices.DeleteFunc(checks(), func(ck harness.Check) bool { return ck.Name != "sametoken/concurrent" })
+	assert.Empty(t, judge(t, mutants.Mutant{Alter: alter}, list))
 }
 
 func TestNoFalseAlarmBusyCores(t *testing.T) {
