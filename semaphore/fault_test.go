@@ -83,6 +83,31 @@ func (l *hanging) Extend(ctx context.Context, _, _ string, _ time.Duration) (boo
 	return false, ctx.Err()
 }
 
+// A caller that has its permit does not lose it while the end of its turn gets no answer.
+func TestTurnWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &keeping{Locker: memory.New()}
+		s := semaphore.New(l, "imports", 2)
+		for range 2 { // the second one waits until the turn has expired
+			start := time.Now()
+			lease, err := s.Acquire(t.Context(), 3*time.Second)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, time.Until(lease.Deadline()), 2*time.Second)
+			assert.Less(t, time.Since(start), 10*time.Second)
+			lease.Detach()
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// keeping does not answer Releases.
+type keeping struct{ *memory.Locker }
+
+func (*keeping) Release(ctx context.Context, _, _ string) (bool, error) {
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
 // A backend may keep queues, but none for this key, as PostgreSQL behind a pooler. The waiters of a
 // process are served in order, and only the first of them polls.
 func TestNoQueue(t *testing.T) {

@@ -48,7 +48,7 @@ func (l *Locker) wait(ctx context.Context, key, token string, ttl time.Duration)
 		case q.isNone:
 			turn.Detach()
 		default:
-			defer l.passTurn(ctx, turn)
+			defer l.passTurn(ctx, turn, min(ttl/3, time.Second))
 		}
 	}
 	if err := r.takeTurn(ctx); err != nil {
@@ -97,9 +97,10 @@ func bare(err error) error {
 	return err
 }
 
-// passTurn lets the next in the queue be its head. It does not keep a caller whose ctx has ended. If
-// the backend does not answer, it is repeated in the background, and in the end the lock expires.
-func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease) {
+// passTurn lets the next in the queue be its head. If the backend does not answer, it is repeated in
+// the background, and in the end the lock expires. It keeps the caller for no longer than patience,
+// which is a part of the time for which the caller has its permit, and until ctx ends.
+func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease, patience time.Duration) {
 	passed := make(chan struct{})
 	go func() {
 		defer close(passed)
@@ -112,8 +113,11 @@ func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease) {
 			return err == nil
 		})
 	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
 	select {
 	case <-passed:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 }
