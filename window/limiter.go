@@ -35,10 +35,14 @@ func WithFixed() Option { return func(l *Limiter) { l.rule.Fixed = true } }
 // WithFailClosed makes Allow and AllowN deny calls while the backend fails. By default they let them
 // pass: a limiter that is down then does not take the service down with it. In both cases they
 // return the error.
+//
+// A backend that hangs delays calls until ctx ends, or the backend's client gives up: by default that
+// takes 3 seconds with go-redis. A service that must not wait that long gives its client a shorter
+// timeout, or Allow a ctx with one.
 func WithFailClosed() Option { return func(l *Limiter) { l.failClosed = true } }
 
-// WithDeniedCounted makes calls count that are denied, so a client that does not slow down is denied
-// until it does. Each call is then one plain [Counter.Count].
+// WithDeniedCounted makes calls count that Allow and AllowN deny, so a client that does not slow down
+// is denied until it does. Each call is then one plain [Counter.Count].
 func WithDeniedCounted() Option { return func(l *Limiter) { l.countsDenied = true } }
 
 var (
@@ -107,23 +111,23 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
 // is true, or false with [WithFailClosed]; whether the calls were counted is unknown. If the
 // arguments are invalid, Allowed is false and nothing was counted: the error then wraps
 // [locker.ErrInvalidKey], [ErrInvalidN] or [ErrInvalidRule]. If ctx has ended before the call,
-// nothing was counted either.
+// nothing was counted either. So if a client can end ctx, check it before serving the call.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
 	if err := l.check(key, n); err != nil {
 		return Decision{Limit: l.rule.Limit}, wrap("allow", key, err)
 	}
-	d, err := l.decide(ctx, key, n)
+	d, err := l.decide(ctx, key, n, l.countsDenied)
 	if err != nil {
 		return Decision{Allowed: !l.failClosed, Limit: l.rule.Limit}, wrap("allow", key, err)
 	}
 	return d, nil
 }
 
-func (l *Limiter) decide(ctx context.Context, key string, n int64) (Decision, error) {
+func (l *Limiter) decide(ctx context.Context, key string, n int64, countsDenied bool) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	c, allowed, err := l.count(ctx, key, n)
+	c, allowed, err := l.count(ctx, key, n, countsDenied)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -131,7 +135,7 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64) (Decision, er
 		Allowed:    allowed,
 		Limit:      l.rule.Limit,
 		Remaining:  max(l.rule.Limit-l.rule.Used(c), 0),
-		ResetAfter: l.resetAfter(c),
+		ResetAfter: l.rule.after(c, l.rule.Limit),
 	}
 	if !allowed {
 		// There may be room now, if the backend's clock or another caller has gone on meanwhile.
@@ -140,9 +144,10 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64) (Decision, er
 	return d, nil
 }
 
-// count counts n calls if they are allowed.
-func (l *Limiter) count(ctx context.Context, key string, n int64) (c Counts, allowed bool, err error) {
-	if !l.countsDenied {
+// count counts n calls if they are allowed, or in any case.
+func (l *Limiter) count(ctx context.Context, key string, n int64, countsDenied bool) (
+	c Counts, allowed bool, err error) {
+	if !countsDenied {
 		if e, ok := l.counter.(Enforcer); ok {
 			return e.CountUnder(ctx, key, n, l.rule)
 		}
@@ -152,16 +157,6 @@ func (l *Limiter) count(ctx context.Context, key string, n int64) (c Counts, all
 	}
 	c, err = l.counter.Count(ctx, key, n, l.rule.Per)
 	return c, err == nil && l.rule.Used(c) <= l.rule.Limit, err
-}
-
-func (l *Limiter) resetAfter(c Counts) time.Duration {
-	switch {
-	case l.rule.Fixed && c.Current <= 0, c.Current <= 0 && c.Previous <= 0:
-		return 0
-	case l.rule.Fixed || c.Current <= 0:
-		return c.Left
-	}
-	return c.Left + l.rule.Per
 }
 
 const maxName = 1024 // bytes, of a key

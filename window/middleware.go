@@ -19,7 +19,8 @@ import (
 // has the status 429 (Too Many Requests) and Retry-After in seconds, rounded up.
 //
 // If the backend fails, the request passes without these fields, or with [WithFailClosed] the
-// response has the status 503 (Service Unavailable). If the key is longer than 1,024 bytes, the
+// response has the status 503 (Service Unavailable). So has a request that ends before it is counted,
+// for instance because its client has gone. If the key is longer than 1,024 bytes, the
 // status is 400 (Bad Request), and if the Limiter's arguments are invalid 500 (Internal Server
 // Error). The errors themselves are not reported, so a backend that always fails, for instance since
 // its table is missing, limits nothing without a trace. One that hangs delays each request until the
@@ -44,8 +45,11 @@ func Middleware(l *Limiter, key func(*http.Request) string) func(http.Handler) h
 				w.Header().Set("RateLimit-Policy", policy)
 				w.Header().Set("RateLimit", fmt.Sprintf(`"default";r=%d;t=%d`, d.Remaining, seconds(d.ResetAfter)))
 			}
+			// A client that cancels its requests at once must not get past the limit: they may not have
+			// been counted.
+			isCanceled := err != nil && r.Context().Err() != nil
 			switch {
-			case d.Allowed:
+			case d.Allowed && !isCanceled:
 				next.ServeHTTP(w, r)
 			case err == nil:
 				w.Header().Set("Retry-After", fmt.Sprint(seconds(d.RetryAfter)))

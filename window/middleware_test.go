@@ -1,6 +1,7 @@
 package window
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -32,12 +33,12 @@ func TestMiddleware(t *testing.T) {
 		r := get(h, "u")
 		assert.Equal(t, http.StatusNoContent, r.StatusCode)
 		assert.Equal(t, `"default";q=2;w=60`, r.Header.Get("RateLimit-Policy"))
-		assert.Equal(t, `"default";r=1;t=120`, r.Header.Get("RateLimit"))
+		assert.Equal(t, `"default";r=1;t=61`, r.Header.Get("RateLimit"), "a nanosecond more than a minute")
 		get(h, "u")
 		time.Sleep(100 * time.Millisecond)
 		r = get(h, "u")
 		assert.Equal(t, http.StatusTooManyRequests, r.StatusCode)
-		assert.Equal(t, `"default";r=0;t=120`, r.Header.Get("RateLimit"))
+		assert.Equal(t, `"default";r=0;t=90`, r.Header.Get("RateLimit"))
 		assert.Equal(t, "60", r.Header.Get("Retry-After"))
 		r = get(h, "")
 		assert.Equal(t, http.StatusNoContent, r.StatusCode)
@@ -63,4 +64,15 @@ func TestMiddlewareErrors(t *testing.T) {
 		assert.Equal(t, c.status, r.StatusCode)
 		assert.Empty(t, r.Header.Get("RateLimit"))
 	}
+}
+
+// A client cannot get past the limit with requests that it cancels.
+func TestMiddlewareCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	r.Header.Set("User", "u")
+	w := httptest.NewRecorder()
+	limited(New(new(fake), 1, time.Minute)).ServeHTTP(w, r)
+	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 }

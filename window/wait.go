@@ -12,8 +12,9 @@ import (
 //
 // When ctx ends, Wait returns ctx's error, and the call has not counted unless ctx ended during a
 // request. It does not wait if ctx's deadline is certain to pass first: the error is then
-// [context.DeadlineExceeded]. A backend error ends the wait at once, with and without
-// [WithFailClosed]; the caller decides whether to go on.
+// [context.DeadlineExceeded]. A backend error ends the wait of all these callers at once, with and
+// without [WithFailClosed]; each decides whether to go on. Requests that are denied do not count,
+// even with [WithDeniedCounted].
 func (l *Limiter) Wait(ctx context.Context, key string) error {
 	if err := l.check(key, 1); err != nil {
 		return wrap("wait", key, err)
@@ -25,13 +26,17 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string) error {
-	leave, err := l.turns.enter(ctx, key)
+	q, err := l.turns.enter(ctx, key)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer l.turns.leave(key, q)
 	for {
-		d, err := l.decide(ctx, key, 1)
+		// Two processes whose denied calls counted would deny each other for good.
+		d, err := l.decide(ctx, key, 1, false)
+		if err != nil && ctx.Err() == nil {
+			l.turns.fail(key, q, err)
+		}
 		if err != nil || d.Allowed {
 			return err
 		}
@@ -58,34 +63,59 @@ type turns struct {
 type queue struct {
 	callers int
 	turn    chan struct{} // full while it is a caller's turn; senders are served in order
+	failed  chan struct{} // closed once the backend has failed, with err
+	err     error
 }
 
 // enter returns when it is the caller's turn, which ends with leave.
-func (t *turns) enter(ctx context.Context, key string) (leave func(), err error) {
+func (t *turns) enter(ctx context.Context, key string) (*queue, error) {
 	t.mu.Lock()
 	if t.queues == nil {
 		t.queues = make(map[string]*queue)
 	}
 	q := t.queues[key]
 	if q == nil {
-		q = &queue{turn: make(chan struct{}, 1)}
+		q = &queue{turn: make(chan struct{}, 1), failed: make(chan struct{})}
 		t.queues[key] = q
 	}
 	q.callers++
 	t.mu.Unlock()
 	select {
 	case q.turn <- struct{}{}:
-		return func() { <-q.turn; t.leave(key, q) }, nil
+		return q, nil
+	case <-q.failed:
+		t.remove(key, q)
+		return nil, q.err
 	case <-ctx.Done():
-		t.leave(key, q)
+		t.remove(key, q)
 		return nil, ctx.Err()
 	}
 }
 
 func (t *turns) leave(key string, q *queue) {
+	<-q.turn
+	t.remove(key, q)
+}
+
+// fail ends the wait of all in the queue. Otherwise each would wait for a timeout of its own, one
+// after the other. Later callers make a new queue.
+func (t *turns) fail(key string, q *queue, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if q.callers--; q.callers == 0 {
+	if q.err != nil {
+		return // a caller that had just found the queue had its turn nevertheless
+	}
+	q.err = err
+	close(q.failed)
+	if t.queues[key] == q {
+		delete(t.queues, key)
+	}
+}
+
+func (t *turns) remove(key string, q *queue) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.callers--; q.callers == 0 && t.queues[key] == q {
 		delete(t.queues, key)
 	}
 }

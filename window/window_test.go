@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,7 @@ import (
 // fake is a Counter of one key, without CountUnder.
 type fake struct {
 	calls             atomic.Int64
+	mu                sync.Mutex
 	number            int64
 	current, previous int64
 	err               error
@@ -31,6 +33,8 @@ func (f *fake) Count(ctx context.Context, _ string, n int64, per time.Duration) 
 	if f.err != nil {
 		return Counts{}, f.err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := time.Now().UnixNano()
 	switch number := now / int64(per); number - f.number {
 	case 0:
@@ -111,7 +115,7 @@ func TestLimits(t *testing.T) {
 				require.NoError(t, err)
 				assert.True(t, d.Allowed, name)
 			}
-			time.Sleep(d.ResetAfter + 2*time.Minute)
+			time.Sleep(d.ResetAfter)
 			d, err = l.AllowN(t.Context(), "k", 3)
 			require.NoError(t, err)
 			assert.True(t, d.Allowed, name)
@@ -236,5 +240,55 @@ func TestWaitEnds(t *testing.T) {
 		assert.ErrorIs(t, <-results, context.Canceled)
 		assert.Empty(t, l.turns.queues)
 		assert.EqualValues(t, 1, c.current)
+	})
+}
+
+// fails is a backend that answers with an error after a second.
+type fails struct{}
+
+func (fails) Count(context.Context, string, int64, time.Duration) (Counts, error) {
+	time.Sleep(time.Second)
+	return Counts{}, errDown
+}
+
+var errDown = errors.New("it is down")
+
+// Those who wait get the error together, and not one after the other.
+func TestWaitFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(fails{}, 1, time.Minute)
+		start := time.Now()
+		results := make(chan error)
+		for range 50 {
+			go func() { results <- l.Wait(t.Context(), "k") }()
+		}
+		for range 50 {
+			assert.ErrorIs(t, <-results, errDown)
+		}
+		assert.Equal(t, time.Second, time.Since(start))
+		assert.ErrorIs(t, l.Wait(t.Context(), "k"), errDown)
+		assert.Equal(t, 2*time.Second, time.Since(start), "a new queue")
+		assert.Empty(t, l.turns.queues)
+	})
+}
+
+// Processes that wait do not keep each other from their turns by calls that are denied.
+func TestWaitDeniedCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := new(fake)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		var allowed atomic.Int64
+		for range 3 {
+			l := New(c, 1, time.Second, WithDeniedCounted())
+			all.Go(func() {
+				for l.Wait(ctx, "k") == nil {
+					allowed.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		assert.InDelta(t, 100, allowed.Load(), 10)
 	})
 }
