@@ -181,7 +181,8 @@ func counterUnderChecks() []counterCheck {
 		},
 		{
 			name: "under/weighted", rule: counterUnder, needs: under, run: checkUnderWeighted,
-			cause: "a weight that is rounded up, or that grows while the window passes",
+			cause: "a weight that is rounded up, or that grows while the window passes; " +
+				"a denied call that drops the window before",
 		},
 	}
 }
@@ -235,14 +236,24 @@ func checkUnderConcurrent(e *counterEnv) {
 	e.b.under(key, 1, rule).unbroken(first).wantsCounted(false).wants(rule.Limit, 0)
 }
 
-// The counts that come with each decision justify it.
+// The counts that come with each decision justify it. Calls that are denied do not change them, and
+// the window before does not matter to a fixed rule.
 func checkUnderWeighted(e *counterEnv) {
 	per := e.window(time.Second)
 	e.fresh(per)
 	key, rule := e.key(), window.Rule{Limit: 10, Per: per}
 	first := e.a.under(key, 10, rule).wantsCounted(true)
+	other, fixed := e.key(), window.Rule{Limit: 10, Per: per, Fixed: true}
+	e.a.under(other, 10, fixed).unbroken(first).wantsCounted(true)
 	first.over()
+	e.b.under(other, 10, fixed).isAfter(first, 1).wantsCounted(true).wants(10, 10)
+	if r := e.b.under(key, 10, rule).isAfter(first, 1).wants(0, 10); r.counts.Left > per/2 {
+		r.wantsCounted(false)
+	} else {
+		e.tooSlow()
+	}
 	seen := map[bool]bool{}
+	var counted int64
 	for {
 		r := e.b.under(key, 1, rule)
 		if r.after(first) != 1 {
@@ -252,7 +263,9 @@ func checkUnderWeighted(e *counterEnv) {
 		before := r.counts
 		if r.counted {
 			before.Current--
+			counted++
 		}
+		r.wants(counted, 10)
 		if rule.Allows(before, 1) != r.counted {
 			e.fail(r, fmt.Sprintf("%v: of the limit of 10, %d were used", !r.counted, rule.Used(before)))
 		}

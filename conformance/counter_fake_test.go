@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -272,4 +273,19 @@ func resetsAtTheTurn(ctx context.Context, f *counterFake, key string, n int64, p
 	c.Previous, _ = f.client.HGet(ctx, key, "previous").Int64()
 	c.Current, err = f.client.HIncrBy(ctx, key, "current", n).Result()
 	return c, err
+}
+
+// weighsFixed weights the window before whatever the rule says.
+func weighsFixed(ctx context.Context, f *counterFake, key string, n int64, r window.Rule) (window.Counts, bool, error) {
+	r.Fixed = false
+	return f.right.CountUnder(ctx, key, n, r)
+}
+
+// forgetsDenied writes a new window without the one before when the first call in it is denied.
+func forgetsDenied(ctx context.Context, f *counterFake, key string, n int64, r window.Rule) (window.Counts, bool, error) {
+	c, counted, err := f.right.CountUnder(ctx, key, n, r)
+	if err == nil && !counted && c.Current == 0 {
+		err = f.client.Del(ctx, fmt.Sprintf("!window:locker:%d:%s", r.Per.Milliseconds(), key)).Err()
+	}
+	return c, counted, err
 }

@@ -50,6 +50,8 @@ var counterMutants = map[string]struct {
 		c.Previous = 0
 		return r.Allows(c, n)
 	}), must: []string{"under/weighted"}},
+	"a weight for fixed windows": {bugs: counterBugs{under: weighsFixed}, must: []string{"under/weighted"}},
+	"forgets when it denies":     {bugs: counterBugs{under: forgetsDenied}, must: []string{"under/weighted"}},
 }
 
 func TestCounterMutants(t *testing.T) {
