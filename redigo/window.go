@@ -18,8 +18,9 @@ var _ window.Enforcer = (*Locker)(nil)
 // is in another window than the request was made for, another one moves the count there.
 //
 // So Count takes 1 round trip, and 2 in the first 50 ms of a window and as the Locker's first call.
-// Until a count is moved, the previous one is too high. If
-// there is an error, n may have been counted in the window before the present one.
+// Until a count is moved, the previous one is too high. If there is an error, n may have been counted
+// in the window before the present one. A window that is shorter than a few round trips may end
+// during each of four attempts, which is an error.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	return operate(ctx, l, "", key, func(o *operation) (window.Counts, error) {
 		c, _, err := o.countIn(key, n, per)
@@ -28,8 +29,9 @@ func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Durati
 }
 
 // CountUnder is Count, and takes n back if the rule does not allow it, in 1 more round trip. In the
-// meantime, calls of others may be denied because of it. If taking it back fails, that is an error,
-// and n has perhaps been counted.
+// meantime, calls of others may be denied because of it, so a client that keeps many calls in flight
+// while it is denied gets less than the limit. If taking it back fails, that is an error, and n has
+// perhaps been counted.
 func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (
 	c window.Counts, counted bool, err error) {
 	reply, err := operate(ctx, l, "", key, func(o *operation) (reply windowReply, err error) {
