@@ -163,8 +163,9 @@ type Waiter interface {
 	//
 	// When ctx ends after the lock was found to be held, whether or not token had joined the
 	// queue by then, Wait leaves the queue, and the error wraps both ctx's error and [ErrHeld]; a
-	// grant that arrives meanwhile is released or passed on. An error without ErrHeld, like one
-	// from Acquire, says nothing about who holds the lock. An error that wraps
+	// grant that arrives meanwhile is released or passed on. That may go on in the background, so
+	// the next attempt needs another token: this one may still be released. An error without
+	// ErrHeld, like one from Acquire, says nothing about who holds the lock. An error that wraps
 	// [errors.ErrUnsupported] means that there is no queue for this key, and that nothing
 	// happened.
 	Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error)

@@ -6,6 +6,7 @@ package lincheck
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -48,6 +49,7 @@ type Op struct {
 	Outcome      Outcome
 	Fence        uint64
 	Until        time.Duration // of a Wait that was served: its deadline
+	Hasty        bool          // it had little time
 }
 
 // state is that of one lock.
@@ -124,12 +126,20 @@ type Leniency struct {
 	// Undoes means that an Acquire of unknown outcome may be undone, whenever that succeeds. Only
 	// what it did itself is: a lock that the token has taken again stays.
 	Undoes bool
+
+	// Leaves means that a Wait that gives up leaves the queue in the background. After it has
+	// returned it may still be served, and refuse others until its token is released.
+	Leaves bool
 }
 
 // Check reports whether a history of one key is linearizable. A ttl that ends within the history
 // may end at any time after it: how late is not judged here. Check gives up after timeout.
 func Check(history []Op, but Leniency, timeout time.Duration) Verdict {
-	model := porcupine.NondeterministicModel{
+	return porcupine.CheckOperationsTimeout(model().ToModel(), operations(history, but), timeout)
+}
+
+func model() *porcupine.NondeterministicModel {
+	return &porcupine.NondeterministicModel{
 		Init: func() []any { return []any{state{}} },
 		Step: func(s, in, out any) []any {
 			var next []any
@@ -139,13 +149,20 @@ func Check(history []Op, but Leniency, timeout time.Duration) Verdict {
 			return next
 		},
 	}
-	return porcupine.CheckOperationsTimeout(model.ToModel(), operations(history, but), timeout)
 }
 
 // operations adds to a history what the checker has to know: where locks may expire, that an
 // operation of unknown outcome never ends, and that a Wait that gives up may release its token, in
 // case it was served.
 func operations(history []Op, but Leniency) (list []porcupine.Operation) {
+	if but.Leaves { // until it has left, it may take the lock, and release it
+		history = slices.Clone(history)
+		for i, op := range history {
+			if op.Kind == Wait && op.Outcome == No {
+				history[i].Outcome = Unknown
+			}
+		}
+	}
 	var end time.Duration
 	for _, op := range history {
 		end = max(end, op.Call, op.Return)
@@ -213,6 +230,9 @@ func (op Op) String() string {
 	s += ") = " + op.Outcome.String()
 	if op.Fence > 0 {
 		s += fmt.Sprint(" ", op.Fence)
+	}
+	if op.Until > 0 {
+		s += fmt.Sprintf(" until %.3fms", float64(op.Until)/1e6)
 	}
 	return s
 }
