@@ -126,6 +126,114 @@ func TestWaitOverFlush(t *testing.T) {
 	isServed(t, waiting, "it looks every ten seconds")
 }
 
+// When the places of several queues are lost, all waiters get new ones, not only those who look first.
+func TestWaitOverFlushOfTwoQueues(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l, other := newLocker(t, &redis.Options{Addr: addr}), newLocker(t, &redis.Options{Addr: addr})
+	keys := []string{"a", "b"}
+	for _, key := range keys {
+		acquires(t, other, key, "holder", time.Hour)
+		joins(t, admin, l, t.Context(), key, "first", time.Minute)
+		joins(t, admin, l, t.Context(), key, "second", time.Minute)
+	}
+	eventually(t, "they can hear, and have looked since", func() bool {
+		before := scripts(t, admin)
+		time.Sleep(time.Second)
+		return scripts(t, admin) == before
+	})
+	_, err := admin.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.FlushAll(t.Context())
+		for _, key := range keys {
+			p.Set(t.Context(), "locker:"+key, "holder", time.Hour)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	for _, key := range keys {
+		eventually(t, "both wait for "+key, func() bool { return queueLength(admin, key) == 2 })
+	}
+}
+
+// slow holds up the reply to one look with a token, by a waiter that can hear, and counts the scripts
+// of all.
+type slow struct {
+	held           string // the token
+	next           atomic.Bool
+	reached, reply chan struct{}
+	mu             sync.Mutex
+	scripts        map[string]int
+}
+
+func (s *slow) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if !strings.HasPrefix(cmd.Name(), "eval") {
+			return err
+		}
+		token, entry := fmt.Sprint(cmd.Args()[5]), ""
+		place, _ := redislock.ParsePlace(cmd.(*redis.Cmd).Val())
+		if place.Ticket != "" {
+			entry = fmt.Sprint(cmd.Args()[7])
+		}
+		hears := strings.Contains(entry, " 0 60000 ") && !place.Unheard // it does not claim
+		if token == s.held && hears && s.next.CompareAndSwap(true, false) {
+			close(s.reached)
+			<-s.reply
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.scripts[token]++
+		return err
+	}
+}
+
+func (s *slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *slow) of(token string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.scripts[token]
+}
+
+// A waiter whose look is under way when the connection breaks looks again: what came after the look
+// may have been lost.
+func TestConnectionBreaksDuringALook(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Redis(t).Addr
+	admin, client := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
+	s := &slow{held: "second", reached: make(chan struct{}), reply: make(chan struct{}), scripts: map[string]int{}}
+	client.AddHook(s)
+	l := redisv9.New(client)
+	acquires(t, newLocker(t, &redis.Options{Addr: addr}), "k", "holder", time.Hour)
+	joins(t, admin, l, t.Context(), "k", "first", time.Minute)
+	joins(t, admin, l, t.Context(), "k", "second", time.Minute)
+	live := func() bool { return len(admin.PubSubChannels(t.Context(), "!wait:*").Val()) > 0 }
+	breaks := func() {
+		eventually(t, "they can hear", live)
+		require.NoError(t, admin.Do(t.Context(), "client", "kill", "type", "pubsub").Err())
+	}
+	s.next.Store(true)
+	breaks()
+	<-s.reached
+	for before := s.of("first"); s.of("first") < before+2; { // the last of these is due to a later break
+		breaks()
+	}
+	eventually(t, "all that is over", func() bool {
+		before := s.of("first")
+		time.Sleep(300 * time.Millisecond)
+		return live() && s.of("first") == before
+	})
+	before := s.of("second")
+	close(s.reply)
+	eventually(t, "it looks again", func() bool { return s.of("second") > before+1 })
+}
+
 // pausing holds up one script on its way to the server.
 type pausing struct {
 	next            atomic.Bool // the next one

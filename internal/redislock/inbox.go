@@ -33,8 +33,6 @@ type inbox struct {
 	ghosts  map[string]*ghost   // by the entry's ID
 	lanes   map[any]*lane       // by server: see looks.go
 	peers   map[string]*peers   // by key: see peers.go
-
-	mistrusted time.Time // when waiters were asked to look because one had lost its place
 }
 
 // Source is where a Locker receives messages from.
@@ -77,8 +75,11 @@ func (i *inbox) enter(ctx context.Context, w *waiting) {
 	i.joinLocked(w)
 }
 
-// move attaches w to another box if its own is abandoned.
-func (i *inbox) move(ctx context.Context, w *waiting) {
+// looks announces a look of w. It attaches w to another box if its own is abandoned.
+func (i *inbox) looks(ctx context.Context, w *waiting) {
+	i.mu.Lock()
+	w.isLooking = true
+	i.mu.Unlock()
 	old := w.box
 	if !old.isAbandoned.Load() {
 		return
@@ -238,37 +239,23 @@ func (b *box) Message(payload string) {
 // Missed makes all waiters look, and all ghosts leave: any of them may have been granted its lock.
 func (b *box) Missed() {
 	b.epoch.Add(1)
-	b.askAll(func(*waiting) bool { return true })
+	b.askAll()
 	b.inbox.ghostsMissed(b)
 }
 
-// askAll makes those of b's waiters look that isMeant selects, in the order in which they joined.
-func (b *box) askAll(isMeant func(*waiting) bool) {
+// askAll makes b's waiters look, in the order in which they joined.
+func (b *box) askAll() {
 	i := b.inbox
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var all []*waiting
 	for _, w := range i.waiting {
-		if w.box == b && isMeant(w) {
+		if w.box == b {
 			all = append(all, w)
 		}
 	}
 	slices.SortFunc(all, func(a, b *waiting) int { return int(a.number) - int(b.number) })
 	for _, w := range all {
-		i.askLocked(w, false)
-	}
-}
-
-// mistrust makes all waiters for the same lock look after w has lost its place. They may have lost
-// theirs, and then report it as well, so this happens no more often than waiters look anyway.
-func (i *inbox) mistrust(w *waiting) {
-	i.mu.Lock()
-	again := time.Since(i.mistrusted) < LookAgain
-	if !again {
-		i.mistrusted = time.Now()
-	}
-	i.mu.Unlock()
-	if !again {
-		w.box.askAll(func(other *waiting) bool { return other.key == w.key && other != w })
+		i.missedLocked(w)
 	}
 }

@@ -38,7 +38,7 @@ func (i *inbox) ask(w *waiting) {
 }
 
 func (i *inbox) askLocked(w *waiting, isUrgent bool) {
-	if w.gone || w.mayLook || !w.looked {
+	if w.gone || w.mayLook || w.isLooking {
 		return
 	}
 	server := i.serverOf(w.keys.Lock)
@@ -64,6 +64,13 @@ func (i *inbox) askLocked(w *waiting, isUrgent bool) {
 		w.asks = c.others.PushBack(w)
 	}
 	i.permitLocked(c)
+}
+
+// missedLocked makes w look, since it may have lost its place or missed a message. A look that is
+// under way may have been answered before that.
+func (i *inbox) missedLocked(w *waiting) {
+	w.again = w.again || w.isLooking
+	i.askLocked(w, false)
 }
 
 // withdrawLocked takes w out of its lane.
@@ -101,8 +108,12 @@ func (i *inbox) permitLocked(c *lane) {
 func (i *inbox) looked(w *waiting) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	w.looked = true
+	w.isLooking = false
 	i.lookedLocked(w)
+	if w.again {
+		w.again = false
+		i.askLocked(w, false)
+	}
 }
 
 func (i *inbox) lookedLocked(w *waiting) {

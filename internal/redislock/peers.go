@@ -18,6 +18,8 @@ type peers struct {
 	due     time.Time // of the timer; zero: it is not set
 	asked   time.Time // when one was asked to look last
 	looked  time.Time // when one has looked last
+
+	mistrusted time.Time // before the last look that made all of them look, since its place was lost
 }
 
 const peersRest = time.Second // between two looks for the same peers
@@ -105,5 +107,22 @@ func (i *inbox) lookDue(p *peers) {
 	if w := foremost.Value.(*waiting); !w.isFirst || time.Since(p.looked) >= LookAgain {
 		p.asked = time.Now()
 		i.askLocked(w, true)
+	}
+}
+
+// mistrust makes w's peers look after one of its looks, at a moment after asked, found that it had
+// lost its place, since they may have lost theirs. Those that have will report the same loss.
+func (i *inbox) mistrust(w *waiting, asked time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	p := i.peers[w.key]
+	if w.asked.Before(p.mistrusted) { // it has not looked since
+		return
+	}
+	p.mistrusted = asked
+	for e := p.waiters.Front(); e != nil; e = e.Next() {
+		if other := e.Value.(*waiting); other != w {
+			i.missedLocked(other)
+		}
 	}
 }

@@ -87,12 +87,14 @@ type waiting struct {
 	turn    chan struct{} // it may look now
 
 	// Guarded by the inbox's lock:
-	asks                  *list.Element // its place in its lane; nil: it does not ask to look
-	lane                  *lane         // in which it asks, or asked last
-	isUrgent              bool          // as it asks, or asked last
-	mayLook, looked, gone bool
-	isFirst               bool          // in the queue, as far as is known
-	place                 *list.Element // among its peers
+	asks          *list.Element // its place in its lane; nil: it does not ask to look
+	lane          *lane         // in which it asks, or asked last
+	isUrgent      bool          // as it asks, or asked last
+	mayLook, gone bool
+	isLooking     bool          // a look is under way
+	again         bool          // it must look once more after that
+	isFirst       bool          // in the queue, as far as is known
+	place         *list.Element // among its peers
 }
 
 // told delivers a message. Only the last one counts, except that a Head does not replace another
@@ -112,7 +114,7 @@ func (w *waiting) told(m Message) {
 // lock was seen to be held by another token.
 func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
 	ms int64, isHeld bool) (deadline time.Time, err error) {
-	w := &waiting{key: key, keys: keys, ttl: ttl, isHeld: isHeld}
+	w := &waiting{key: key, keys: keys, ttl: ttl, isHeld: isHeld, isLooking: true}
 	w.entry = Entry{Nonce: rand.Text(), TTL: ms, Token: EncodeToken(token)}
 	w.id, w.claim = w.entry.ID(), ws.roundTrip.claim()
 	w.number = ws.number.Add(1)
@@ -130,7 +132,7 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 	for late, look := 0, true; ; {
 		for look {
 			look = false
-			ws.inbox.move(ctx, w)
+			ws.inbox.looks(ctx, w)
 			live, epoch := w.box.hears()
 			hears = live && w.unheard != epoch
 			s = NewSending(ctx, token)
@@ -150,7 +152,7 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 				return s.first.Add(w.ttl), nil
 			}
 			if place.IsNew && w.joined { // its place was lost, and those of others may be lost as well
-				ws.inbox.mistrust(w)
+				ws.inbox.mistrust(w, s.first)
 			}
 			if !w.isHeld {
 				waithook.Call(ctx)
