@@ -325,6 +325,27 @@ func TestHungServerWithoutPings(t *testing.T) {
 	})
 }
 
+// A request that was left behind while the server hung takes the lock when it goes on. The lock is
+// released then, although that is later than waiters try to give up their place.
+func TestHungServerTakesALockLate(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	admin, l := newAdmin(t, srv.Addr), at(t, srv.Addr)
+	acquires(t, l, "other", "other", time.Hour) // it has a connection
+	before := executed(t, admin, "set")
+	srv.Pause()
+	defer srv.Continue()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := l.Wait(ctx, "k", "t", time.Hour)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	time.Sleep(7 * time.Second)
+	srv.Continue()
+	eventually(t, "the request has arrived and the lock is free", func() bool {
+		return executed(t, admin, "set") > before && admin.Exists(t.Context(), "locker:k").Val() == 0
+	})
+}
+
 func TestNilClient(t *testing.T) {
 	t.Parallel()
 	for operation, f := range operations(rueidis.New(nil)) {

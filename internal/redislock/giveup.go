@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	giveUpFor  = 5 * time.Second      // waiters try for this long to give up their place
+	giveUpFor  = 5 * time.Second      // waiters try for this long, after their last request, to give up their place
 	giveUpRest = 5 * time.Millisecond // delay after the first try; it quadruples
 	giveUpMost = 2 * time.Second      // up to this
 	maxUnsure  = 256                  // waiters that may try more than once at the same time
@@ -34,6 +34,10 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 	go func() {
 		defer ws.givingUp.Add(-1)
 		mayRepeat := ws.givingUp.Add(1) <= maxUnsure
+		// While the server hangs, the last request may stay under way, and take the lock later.
+		ended, stop := context.WithTimeout(context.WithoutCancel(ctx), ghostLife)
+		_ = ws.calls.Wait(ended, last.Token)
+		stop()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpFor)
 		defer cancel()
 		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
