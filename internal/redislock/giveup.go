@@ -31,9 +31,9 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.Token, ttl: w.ttl, joined: w.joined}
 		ws.inbox.haunt(w, g)
 	}
+	mayRepeat := ws.givingUp.Add(1) <= maxUnsure
 	go func() {
 		defer ws.givingUp.Add(-1)
-		mayRepeat := ws.givingUp.Add(1) <= maxUnsure
 		// While the server hangs, the last request may stay under way, and take the lock later.
 		ended, stop := context.WithTimeout(context.WithoutCancel(ctx), ghostLife)
 		_ = ws.calls.Wait(ended, last.Token)
