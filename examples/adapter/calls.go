@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// calls are the calls that their callers have left behind, by token. Adapters whose client library
-// does not end calls when their contexts end can copy this file. This one does not need it.
+// calls are the calls that their callers have abandoned, by token. Copy this file if your client
+// library does not end calls when their contexts end. The adapter in this directory does not need it.
 type calls struct {
 	mu   sync.Mutex
 	left map[string][]<-chan struct{} // each is closed when its call has ended
 }
 
-// leaving runs call, an operation for token, after the calls for token that were left behind. When
-// ctx ends, it returns ctx's error and leaves the call behind. call gets a context that has ctx's
-// values, and ends after limit instead. It must check ctx before each step but the first.
+// leaving runs call, an operation for token, after the abandoned calls for token have ended. If ctx
+// ends first, it abandons call and returns ctx's error. call gets a context with ctx's values that
+// ends after limit. It must check ctx before each step but the first.
 func leaving[T any](ctx context.Context, c *calls, token string, limit time.Duration,
 	call func(own context.Context) (T, error)) (v T, err error) {
 	if err := c.wait(ctx, token); err != nil {
@@ -45,7 +45,7 @@ func leaving[T any](ctx context.Context, c *calls, token string, limit time.Dura
 	return v, ctx.Err()
 }
 
-// wait returns when no call for token is left behind, or ctx's error.
+// wait waits until no abandoned call for token is running. If ctx ends first, it returns ctx's error.
 func (c *calls) wait(ctx context.Context, token string) error {
 	c.mu.Lock()
 	left := slices.Clone(c.left[token])
@@ -59,7 +59,7 @@ func (c *calls) wait(ctx context.Context, token string) error {
 	return ctx.Err()
 }
 
-// leave remembers a call until it has ended.
+// leave remembers an abandoned call until it has ended.
 func (c *calls) leave(token string, ended <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
