@@ -10,26 +10,27 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Limiter allows a number of calls in a time. Make one with [New], and share it: it is safe for
-// concurrent use. It keeps nothing for a key, except while callers of [Limiter.Wait] wait.
+// A Limiter limits how many calls are allowed in a period. Make one with [New], and share it: it is
+// safe for concurrent use. It uses no memory for a key, except while callers of [Limiter.Wait]
+// wait.
 type Limiter struct {
 	counter      Counter
 	rule         Rule
 	failClosed   bool
 	countsDenied bool
-	err          error // of New's arguments
+	err          error // reports invalid arguments of New
 	turns        turns
 }
 
-// Option changes what [New] makes.
+// Option adjusts a [Limiter].
 type Option func(*Limiter)
 
-// WithSliding limits the calls in any time of length per, estimated from the counts of two windows.
-// It is the default.
+// WithSliding limits the calls in any period of length per, estimated from the counts of two
+// windows. It is the default.
 func WithSliding() Option { return func(l *Limiter) { l.rule.Fixed = false } }
 
-// WithFixed limits the calls in each window by itself. All of the limit is available again when a
-// window ends, so around that moment there may be twice as many calls.
+// WithFixed limits the calls in each window separately. The full limit is available again when a
+// window ends, so around that moment there may be up to twice as many calls.
 func WithFixed() Option { return func(l *Limiter) { l.rule.Fixed = true } }
 
 // WithFailClosed makes Allow and AllowN deny calls while the backend fails. By default they let them
@@ -46,23 +47,22 @@ func WithFailClosed() Option { return func(l *Limiter) { l.failClosed = true } }
 func WithDeniedCounted() Option { return func(l *Limiter) { l.countsDenied = true } }
 
 var (
-	// ErrInvalidN means that the number of calls is less than 1, more than [MaxN] or more than the
-	// limit.
+	// ErrInvalidN means that the number of calls is less than 1, or more than [MaxN] or the limit.
 	ErrInvalidN = errors.New("invalid number of calls")
 
-	// ErrInvalidRule means that the limit or the length of the window that New was called with is
-	// out of range.
+	// ErrInvalidRule means that New was called with a limit or a window length that is out of
+	// range.
 	ErrInvalidRule = errors.New("invalid limit")
 
 	errNilCounter = errors.New("the Counter is nil")
 )
 
-// New returns a Limiter that allows limit calls for each key in a time of length per, which is
-// rounded up to a millisecond. The limit is from 1 to [MaxN], and per from 1 ms to [MaxPer]; with
-// others, or a nil Counter, every method returns an error.
+// New returns a Limiter that allows limit calls for each key in a period of length per, which is
+// rounded up to a millisecond. The limit must be from 1 to [MaxN], and per from 1 ms to [MaxPer].
+// If they are not, or c is nil, every method of the Limiter returns an error.
 //
-// Limiters share their counts if their Counters do and they have the same per. So give the keys of
-// different limits different prefixes.
+// Limiters with the same per share their counts if their Counters do. So give the keys of different
+// limits different prefixes.
 func New(c Counter, limit int64, per time.Duration, opts ...Option) *Limiter {
 	l := &Limiter{counter: c, rule: Rule{Limit: limit, Per: per}}
 	if rest := per % time.Millisecond; rest > 0 {
@@ -86,26 +86,26 @@ func New(c Counter, limit int64, per time.Duration, opts ...Option) *Limiter {
 type Decision struct {
 	Allowed bool
 
-	// Limit is that of the Limiter, and Remaining is how many more calls it would allow now.
+	// Limit is the Limiter's limit. Remaining is how many more calls it would allow now.
 	Limit, Remaining int64
 
 	// RetryAfter is 0 if the call is allowed. Otherwise the same call is denied for at least that
-	// long, and then allowed unless others came before it.
+	// long. After that it is allowed, unless other calls came first.
 	RetryAfter time.Duration
 
-	// ResetAfter is how long it takes until all of the limit is available again if there are no
-	// more calls.
+	// ResetAfter is how long it takes, without further calls, until the full limit is available
+	// again.
 	ResetAfter time.Duration
 }
 
-// Allow reports whether one more call is allowed for key now, and counts it if it is. It is AllowN
-// with 1.
+// Allow reports whether one more call is allowed for key now, and counts it if it is. It is
+// [Limiter.AllowN] with n = 1.
 func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
 	return l.AllowN(ctx, key, 1)
 }
 
-// AllowN reports whether n more calls are allowed for key now, all or none, and counts them if they
-// are. A key is 1 to 1,024 arbitrary bytes.
+// AllowN reports whether n more calls are all allowed for key now, and counts them if they are. A
+// key is 1 to 1,024 arbitrary bytes.
 //
 // If there is an error, only Allowed and Limit are set. If the backend failed, or ctx ended, Allowed
 // is true, or false with [WithFailClosed]; whether the calls were counted is unknown. If the
@@ -177,7 +177,7 @@ func (l *Limiter) check(key string, n int64) error {
 	return nil
 }
 
-// wrap gives every error of this package its form. A key that is too long is cut.
+// wrap adds the operation and the key to an error. A key that is too long is truncated.
 func wrap(op, key string, err error) error {
 	if len(key) > maxName {
 		return fmt.Errorf("window: %s %q…: %w", op, key[:32], err)

@@ -9,14 +9,16 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Middleware limits the requests that reach a handler, by the key that key returns: for instance the
-// name of the user that has signed in. A request for which it returns "" is not limited.
+// Middleware limits the requests that reach a handler. The function key returns the key that a
+// request counts for, for instance the name of the signed-in user. If it returns "", the request is
+// not limited.
 //
-// Responses have the fields RateLimit-Policy and RateLimit of the draft
-// draft-ietf-httpapi-ratelimit-headers-11, with the policy "default": the limit (q) and the length of
-// the window in seconds (w, if it is a whole number), and what remains (r) and in how many seconds
-// all of it is available again (t). A request that is denied does not reach the handler: the response
-// has the status 429 (Too Many Requests) and Retry-After in seconds, rounded up.
+// Responses have the fields RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-11, with the policy "default". RateLimit-Policy contains the
+// limit (q) and the length of the window in seconds (w, only if it is a whole number). RateLimit
+// contains the remaining calls (r) and the seconds until the full limit is available again (t). A
+// request that is denied does not reach the handler: the response has the status 429 (Too Many
+// Requests), and Retry-After in seconds, rounded up.
 //
 // If the backend fails, the request passes without these fields, or with [WithFailClosed] the
 // response has the status 503 (Service Unavailable). So has a request that ends before it is counted,
@@ -26,8 +28,8 @@ import (
 // its table is missing, limits nothing without a trace. One that hangs delays each request until the
 // client's timeout. The second example logs the errors and has a timeout of its own.
 //
-// An address is a poor key: many users may share one, and a client that has many may have as many
-// keys. Behind a proxy, [http.Request.RemoteAddr] is the proxy's.
+// An IP address is a poor key: many users may share one, and one client may use many. Behind a
+// proxy, [http.Request.RemoteAddr] is the proxy's.
 func Middleware(l *Limiter, key func(*http.Request) string) func(http.Handler) http.Handler {
 	policy := fmt.Sprintf(`"default";q=%d`, l.rule.Limit)
 	if l.rule.Per%time.Second == 0 {
@@ -65,5 +67,5 @@ func Middleware(l *Limiter, key func(*http.Request) string) func(http.Handler) h
 	}
 }
 
-// seconds rounds up.
+// seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Wait returns nil when one more call is allowed for key, and has counted it. Callers of this
-// Limiter that wait for the same key take turns, first come, first served, so only the first of them
-// makes requests: one whenever there may be room again.
+// Wait waits until one more call is allowed for key, and counts it. Callers of this Limiter that
+// wait for the same key are served first come, first served. Only the first of them makes requests,
+// one each time the call may be allowed again.
 //
 // When ctx ends, Wait returns ctx's error, and the call has not counted unless ctx ended during a
 // request. It does not wait if ctx's deadline is certain to pass first: the error is then
@@ -53,8 +53,7 @@ func (l *Limiter) wait(ctx context.Context, key string) error {
 	}
 }
 
-// turns are the queues of callers that wait, by key. It holds an entry for a key only while one of
-// them waits.
+// turns holds the queues of waiting callers, by key. A key has an entry only while a caller waits.
 type turns struct {
 	mu     sync.Mutex
 	queues map[string]*queue

@@ -1,11 +1,11 @@
-// Package window limits how often something happens, on the server that keeps the locks: 100
+// Package window is a rate limiter that counts on the server that keeps the locks, for instance 100
 // requests a minute for each user, whichever process they reach.
 //
 //	limiter := window.New(redisv9.New(client), 100, time.Minute)
 //	...
 //	d, err := limiter.Allow(ctx, "user/42")
 //	if err != nil {
-//		log.Print(err) // the backend failed: d lets the call pass, see WithFailClosed
+//		log.Print(err) // the backend failed: d allows the call, see WithFailClosed
 //	}
 //	if !d.Allowed {
 //		return fmt.Errorf("too many requests, try again in %v", d.RetryAfter)
@@ -19,19 +19,18 @@
 // # How it counts
 //
 // Time is divided into windows of equal length, and each key has a count in each window. By default
-// the limit is for a sliding window: the count of the window before is weighted by how much of it is
-// less than one window ago, as if its counts were spread evenly. If they were not, more calls than
-// the limit, but fewer than twice as many, may fall into some time of that length. The weighted count
-// is rounded down, so that a client that calls all the time reaches the limit in each window; with a
-// limit of 1 that is the same as [WithFixed].
+// the limit applies to a sliding window. The count of the previous window is weighted by the part
+// of it that is less than one window ago, as if its calls were spread evenly. If they were not,
+// some period of that length may contain more calls than the limit, but fewer than twice as many.
+// The weighted count is rounded down, so a client that calls all the time gets the full limit in
+// each window. With a limit of 1 this is the same as [WithFixed].
 //
-// A call that is not allowed does not count, unless [WithDeniedCounted] is used.
+// A call that is denied does not count, unless [WithDeniedCounted] is used.
 //
-// # What is left behind
+// # Cleanup
 //
-// A backend forgets a key two windows after its last count. There is no moment at which a count is
-// without an expiry: the number of the window is a part of what is stored, and the expiry is set in
-// the same step.
+// A backend forgets a key two windows after its last count. A count always has an expiry: the
+// number of the window is stored with it, and the expiry is set in the same step.
 package window
 
 import (
@@ -43,9 +42,9 @@ import (
 
 // Counter is what a backend implements. It is safe for concurrent use.
 //
-// Applications do not call these methods. They use a [Limiter], which checks the arguments first: a
-// Counter may rely on a key of 1 to 1,024 bytes, an n from 0 to [MaxN], and a per of whole
-// milliseconds, from one of them to [MaxPer].
+// Applications do not call these methods. They use a [Limiter], which checks the arguments. A
+// Counter can rely on a key of 1 to 1,024 bytes, an n from 0 to [MaxN], and a per from 1 ms to
+// [MaxPer] in whole milliseconds.
 //
 // These are the rules, which conformance.RunCounter checks:
 //
@@ -80,13 +79,13 @@ type Enforcer interface {
 
 // The limits of arguments.
 const (
-	MaxN   = 1_000_000_000_000    // the most that counts in one call, and the highest limit
+	MaxN   = 1_000_000_000_000    // the largest n, and the highest limit
 	MaxPer = 366 * 24 * time.Hour // the longest window
 )
 
-// Counts are those of one key.
+// Counts are the counts of one key.
 type Counts struct {
-	Current, Previous int64         // in this window, and in the one before
+	Current, Previous int64         // in this window and in the previous one
 	Left              time.Duration // until this window ends
 }
 
@@ -94,7 +93,7 @@ type Counts struct {
 type Rule struct {
 	Limit int64
 	Per   time.Duration
-	Fixed bool // the window before does not matter
+	Fixed bool // ignore the previous window
 }
 
 // Used returns how much of the limit is used: the current count and, unless the rule is Fixed, the
@@ -107,7 +106,7 @@ func (r Rule) Used(c Counts) int64 {
 	return used
 }
 
-// Allows reports whether n more are within the limit.
+// Allows reports whether n more calls are within the limit.
 func (r Rule) Allows(c Counts, n int64) bool { return r.Used(c) <= r.Limit-n }
 
 func (r Rule) weighted(count int64, left time.Duration) int64 {
@@ -135,8 +134,8 @@ func (r Rule) after(c Counts, n int64) time.Duration {
 	return c.Left
 }
 
-// fades returns the longest rest of a window with which the weighted count is no more than room,
-// which is less than count.
+// fades returns the longest remaining time of a window for which the weighted count is no more than
+// room, which must be less than count.
 func (r Rule) fades(count, room int64) time.Duration {
 	// count * left / per < room + 1
 	hi, lo := bits.Mul64(uint64(room+1), uint64(r.Per))
