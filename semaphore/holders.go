@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// holders remembers which permit a token may hold. It saves requests: a token that is not
-// remembered may hold any. The zero value is ready to use.
+// holders remembers which permit a token may hold. This saves requests, since a token that is not
+// remembered may hold any permit. The zero value is ready to use.
 type holders struct {
 	mu    sync.Mutex
 	of    map[holder]held
@@ -37,7 +37,7 @@ func (h *holders) set(key, token string, permit int, ttl time.Duration) {
 	if h.of == nil {
 		h.of, h.sweep = make(map[holder]held), minSweep
 	}
-	// Permits that were released are forgotten at once. This is for those that were lost.
+	// A released permit is forgotten at once. This removes permits that were lost.
 	if len(h.of) >= h.sweep {
 		for id, e := range h.of {
 			if now.After(e.until) {

@@ -19,17 +19,17 @@ var (
 	_ locker.Fencer = (*Locker)(nil)
 )
 
-// Locker is a [locker.Locker] whose locks may have up to N holders each. The functions of package
-// locker can do with it what they do with other Lockers, such as [locker.Resume] for a permit that
-// another process has left behind. A [Semaphore] is one lock of such a Locker.
+// Locker is a [locker.Locker] whose locks may have up to N holders each. It works with all
+// functions of package locker, for instance with [locker.Resume] for a permit that another process
+// has left behind. A [Semaphore] is one lock of such a Locker.
 //
-// It keeps the rules of Locker, Waiter and Fencer with these differences: one attempt is one for
-// each permit, an Acquire may take a permit before those that wait, and fencing numbers are those
-// of a permit. A token should be used for one permit only. For a token that another Locker has
-// acquired, an Extend, a Release or a Fence asks each permit.
+// It obeys the rules of Locker, Waiter and Fencer with these differences: an attempt tries each
+// permit, Acquire may take a permit before waiters do, and fencing numbers belong to a permit. Use
+// a token for only one permit. If another Locker has acquired a token, Extend, Release and Fence
+// try each permit.
 //
-// For each key with waiters it keeps up to N subscriptions, and for each held permit the token. A
-// token whose permit was never released is forgotten some time after its ttl.
+// A Locker keeps up to N subscriptions for each key with waiters, and the token of each held
+// permit. If a permit is never released, its token is forgotten some time after its ttl.
 type Locker struct {
 	inner locker.Locker
 	n     int
@@ -49,7 +49,7 @@ func NewLocker(l locker.Locker, n int) *Locker {
 	return &Locker{inner: l, n: n, rooms: make(map[string]*room)}
 }
 
-// permitKey returns the key of the lock that is permit i, from 0 on.
+// permitKey returns the key of the lock that is permit i, counted from 0.
 func permitKey(key string, i int) string { return base(key) + "/" + strconv.Itoa(i+1) }
 
 // queueKey returns the key of the lock that the first waiter holds.
@@ -67,7 +67,7 @@ func base(key string) string {
 	return key[:kept] + hex.EncodeToString(sum[:])
 }
 
-// check returns what is wrong with the arguments of NewLocker.
+// check returns an error if the arguments of NewLocker were invalid.
 func (l *Locker) check() error {
 	switch {
 	case l.inner == nil:
@@ -78,8 +78,8 @@ func (l *Locker) check() error {
 	return nil
 }
 
-// Acquire implements [locker.Locker]. It tries the permits one after the other, beginning with one
-// that the token decides, so that different callers begin with different ones.
+// Acquire implements [locker.Locker]. It tries the permits one after the other. The token decides
+// which one is first, so that different callers begin with different permits.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(); err != nil {
 		return false, err
@@ -102,7 +102,7 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 
 var seed = maphash.MakeSeed()
 
-// nth returns the permit that token tries as the kth.
+// nth returns the kth permit that token tries.
 func (l *Locker) nth(token string, k int) int {
 	return int((maphash.String(seed, token)%uint64(l.n) + uint64(k)) % uint64(l.n))
 }
@@ -113,7 +113,7 @@ func (l *Locker) try(ctx context.Context, key string, i int, token string, ttl t
 	return l.inner.Acquire(ctx, permitKey(key, i), token, ttl)
 }
 
-// reacquire acquires the permit that token has already, if it has.
+// reacquire acquires the permit that token already holds, if any.
 func (l *Locker) reacquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	i, ok := l.known.get(key, token)
 	if !ok || i == none {
@@ -144,7 +144,7 @@ func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
 	})
 }
 
-// Fence implements [locker.Fencer]. The number is greater than all that were minted for the same
+// Fence implements [locker.Fencer]. The number is greater than all earlier numbers of the same
 // permit.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	fencer, ok := l.inner.(locker.Fencer)
@@ -185,8 +185,8 @@ func (l *Locker) with(ctx context.Context, key, token string, use func(i int) (b
 	return false, err
 }
 
-// Permit returns which permit of key the token holds, from 1 to N. It returns 0 if this Locker has
-// not acquired or extended it.
+// Permit returns the number of the permit of key that token holds, from 1 to N. It returns 0 if
+// this Locker has not acquired or extended a permit for token.
 func (l *Locker) Permit(key, token string) int {
 	i, ok := l.known.get(key, token)
 	if !ok || i == none {

@@ -33,15 +33,16 @@ type room struct {
 type permit struct {
 	live    bool // it is being watched
 	version int
-	taken   time.Time // when it was found to be taken; zero: not since the last wake-up
+	taken   time.Time // when an attempt found it taken; zero if none has since the last wake-up
 }
 
-// A permit that is watched is not asked again so soon after it was found to be taken. That is less
-// than the pauses between the attempts of a waiter that is not woken, so an expiry is noticed.
+// recent is how long a watched permit is not tried again after an attempt found it taken. It is
+// less than the pause between the attempts of a waiter that is not woken, so that an expiry is
+// noticed.
 const recent = 400 * time.Millisecond
 
 const (
-	firstWatchDelay = time.Second // before a Watch that failed is tried again, and twice that then
+	firstWatchDelay = time.Second // before a failed Watch is tried again; doubles each time
 	maxWatchDelay   = 30 * time.Second
 )
 
@@ -78,7 +79,7 @@ func (l *Locker) leave(r *room) {
 	}
 }
 
-// look returns the version of permit i, and whether it is surely still taken.
+// look returns the version of permit i and reports whether it is certainly still taken.
 func (r *room) look(i int) (version int, isTaken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +130,8 @@ func (l *Locker) isAwaited(key string) bool {
 	return r.waits
 }
 
-// watch returns the channel of wake-ups once all permits are watched. It may be called late, when
-// its waiter has left.
+// watch returns the channel of wake-ups once all permits are watched. It may be called after its
+// waiter has left.
 func (r *room) watch(ctx context.Context, l locker.Watcher) (<-chan struct{}, error) {
 	r.mu.Lock()
 	if r.isLeft {
@@ -186,7 +187,7 @@ func (r *room) follow(ctx context.Context, l locker.Watcher, i int) {
 	}
 }
 
-// isLive notes that permit i is watched, or with err that it cannot be.
+// isLive notes that permit i is watched, or that it cannot be watched because of err.
 func (r *room) isLive(i int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

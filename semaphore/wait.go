@@ -11,12 +11,13 @@ import (
 	"github.com/golockers/locker/internal/waithook"
 )
 
-// headTTL is that of the first waiter's lock, which is kept alive. It does not depend on the ttl of the
-// permits, since this lock only gives the order: if it is lost, two waiters compete for a permit.
+// headTTL is the ttl of the first waiter's lock, which is kept alive. It does not depend on the ttl
+// of the permits, since this lock only determines the order. If it is lost, two waiters compete for
+// a permit.
 const headTTL = 5 * time.Second
 
-// Wait implements [locker.Waiter]. First the caller waits until it is the head of the queue, and
-// then for a permit.
+// Wait implements [locker.Waiter]. The caller first waits to become the head of the queue, and then
+// for a permit.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	if err := l.check(); err != nil {
 		return time.Time{}, err
@@ -122,8 +123,8 @@ func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease, patience time
 	}
 }
 
-// takeTurn waits until the caller is the first waiter of this process. Where the backend keeps a
-// queue it is that already, unless the lock of another one that is still there has expired.
+// takeTurn waits until the caller is the first waiter of this process. If the backend keeps a
+// queue, it already is, unless the queue lock of another waiter that is still present has expired.
 func (r *room) takeTurn(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}: // goroutines that send on a channel are served in order
@@ -155,8 +156,8 @@ func (r *room) passTurn() {
 }
 
 // head is the Locker of the first waiter, through which package locker waits: by polling, and on a
-// Watcher woken by the release of any permit. It asks for a ttl of its own: that the ttl has passed
-// when the reply arrives is for the caller of Wait to find out, who gets the deadline.
+// Watcher woken by the release of any permit. It requests its own ttl. The caller of Wait gets the
+// deadline, and has to check whether it had passed when the reply arrived.
 type head struct {
 	room     *room
 	ttl      time.Duration
@@ -168,7 +169,7 @@ type head struct {
 
 var _ locker.Watcher = (*head)(nil)
 
-// Acquire tries the permits that may be free, as far as is known.
+// Acquire tries the permits that are not known to be taken.
 func (h *head) Acquire(ctx context.Context, key, token string, _ time.Duration) (bool, error) {
 	r := h.room
 	for k := range r.locker.n {
@@ -205,15 +206,15 @@ func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
 	return h.room.locker.Release(ctx, key, token)
 }
 
-// CleanupOwner implements [cleanup.Part]: the requests are those of the Locker behind.
+// CleanupOwner implements [cleanup.Part]. The inner Locker makes the requests.
 func (h *head) CleanupOwner() any { return h.room.locker.inner }
 
 // CleanupOwner is for package locker, not for applications: the cleanups that follow acquisitions of
 // unknown outcome count as those of the wrapped Locker.
 func (l *Locker) CleanupOwner() any { return l.inner }
 
-// Watch implements [locker.Watcher]. The subscriptions go on when ctx ends, for the next head, until
-// the last waiter of this process has left.
+// Watch implements [locker.Watcher]. The subscriptions go on when ctx ends, for the next head,
+// until the last waiter of this process has left.
 func (h *head) Watch(ctx context.Context, _ string) (<-chan struct{}, error) {
 	watcher, ok := h.room.locker.inner.(locker.Watcher)
 	if !ok {
