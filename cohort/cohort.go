@@ -59,8 +59,8 @@ var (
 // A key costs memory while its lock is held, is waited for or lingers, and for up to five seconds
 // longer if its holder vanishes. After a request without an answer the Locker remembers the
 // caller's token until the lock must have expired, so that a Release with it reaches the backend.
-// It remembers at least 256 such tokens and at most 8,192. Beyond that it forgets the oldest;
-// while a forgotten lock may last, operations with unknown tokens return an error.
+// It remembers at least 256 such tokens and at most 8,192. Beyond that it forgets the oldest. As
+// long as a forgotten lock may last, operations with unknown tokens return an error.
 type Locker struct {
 	inner  locker.Locker
 	behind locker.Locker // inner, or what it observes: see observed
@@ -69,7 +69,7 @@ type Locker struct {
 	id      string        // part of every private token, and no other Locker's
 	tenures atomic.Uint64 // numbers the private tokens
 	ears    ears
-	closed  atomic.Bool // no lock lingers any more
+	closed  atomic.Bool // locks no longer linger
 
 	unreleased unreleased
 
@@ -77,7 +77,7 @@ type Locker struct {
 	shards [shardCount]shard
 }
 
-// New returns a Locker over l. It need not be closed, except with [WithLinger]. If l is nil, every
+// New returns a Locker over l. Only a Locker with [WithLinger] has to be closed. If l is nil, every
 // operation fails.
 func New(l locker.Locker, opts ...Option) *Locker {
 	c := &Locker{
@@ -334,15 +334,15 @@ func (l *Locker) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// newTenure returns a tenure that is to be taken for caller.
+// newTenure returns a tenure for caller, whose lock has not been requested yet.
 func (l *Locker) newTenure(values context.Context, r *record, caller string) *tenure {
 	mark, e := l.mark(r.key)
 	return &tenure{record: r, token: l.privateToken(caller, mark), values: values, ear: e}
 }
 
 // privateToken returns a token for a tenure that is taken for caller. It begins with the label,
-// or with the caller's token, so that the backend's own tools show for whom the lock was taken. A
-// mark makes it one of a lock that may linger: see package demand.
+// or with the caller's token, so that the backend's own tools show which caller took the lock. A
+// mark shows that the lock may linger: see package demand.
 func (l *Locker) privateToken(caller, mark string) string {
 	b := make([]byte, 0, 96+len(mark))
 	if l.owner != "" {

@@ -8,25 +8,25 @@ import (
 	"github.com/golockers/locker/internal/demand"
 )
 
-// ears are how a Locker hears that other processes want its locks. It listens from its first
-// request on until a while after its last.
+// ears listens for demands of other processes for a Locker's locks, from the Locker's first request
+// until some time after the last.
 type ears struct {
 	mu      sync.Mutex
 	current *ear
 }
 
-// ear is one time of listening.
+// ear is one registration with the backend.
 type ear struct {
 	demand.Listener
-	tenures atomic.Int64 // that have its mark; it must hear what is wanted of them
-	used    time.Time    // when it was last asked for a mark
+	tenures atomic.Int64 // tenures with its mark; it must stay open while there are any
+	used    time.Time    // when a mark was last requested
 }
 
 // earRest is how long the Locker listens after the last tenure.
 const earRest = 10 * time.Second
 
-// mark returns the mark for a token that is to hold the lock of key, and the ear that it belongs
-// to. Without them the lock does not linger.
+// mark returns the mark for a token that will hold the lock of key, and the ear that it belongs to.
+// If there is none, it returns "" and nil, and the lock does not linger.
 func (l *Locker) mark(key string) (string, *ear) {
 	if l.linger == 0 || l.closed.Load() {
 		return "", nil
@@ -61,7 +61,7 @@ func (es *ears) open(d demand.Demander, l *Locker) *ear {
 	return es.current
 }
 
-// restLater ends e when it was not used for a while.
+// restLater closes e once it has not been used for earRest.
 func (es *ears) restLater(e *ear, after time.Duration) {
 	time.AfterFunc(after, func() {
 		es.mu.Lock()
@@ -91,13 +91,13 @@ func (es *ears) closeLocked() {
 	}
 }
 
-// heard is a Locker as the owner of locks that others want.
+// heard is a Locker as a [demand.Owner].
 type heard Locker
 
 var _ demand.Owner = (*heard)(nil)
 
-// Wanted implements [demand.Owner]. A lock that lingers is given up. One that is in use is noted to
-// be wanted: it does not linger, and its tenure ends in time.
+// Wanted implements [demand.Owner]. It gives up a lock that lingers, and marks a lock in use as
+// wanted, so that it does not linger and its tenure ends in time.
 func (h *heard) Wanted(key string, answer func(isFree bool)) {
 	l := (*Locker)(h)
 	if answer == nil {
@@ -108,7 +108,7 @@ func (h *heard) Wanted(key string, answer func(isFree bool)) {
 	defer s.mu.Unlock()
 	r := s.records[key]
 	switch {
-	case r == nil: // it has been given up
+	case r == nil: // the lock has been given up
 		answer(true)
 	case r.parting != nil:
 		r.parting.answerLater(answer)
@@ -121,7 +121,7 @@ func (h *heard) Wanted(key string, answer func(isFree bool)) {
 	}
 }
 
-// Missed implements [demand.Owner]. Any of the locks may be wanted.
+// Missed implements [demand.Owner]. Since any lock may be wanted, it treats all of them as wanted.
 func (h *heard) Missed() {
 	l := (*Locker)(h)
 	for i := range l.shards {

@@ -25,8 +25,8 @@ func (l *Locker) isOthers(token string) bool {
 // Inspect reports who holds the lock of key. For a lock that a goroutine of this process holds it
 // reports that goroutine's token and time. For one that another process holds, the token is the
 // private one of its cohort, which begins as [WithOwner] describes and can be passed to Release. A
-// lock that lingers is free to the process that keeps it, and held to all others. Waiters are those
-// of this process and, where the wrapped Locker counts them, one for each other process.
+// lock that lingers is free in the process that keeps it, and held in all others. Waiters includes
+// those of this process and, where the wrapped Locker counts them, one for each other process.
 //
 // The error wraps [errors.ErrUnsupported] if the wrapped Locker is not a [locker.Inspector].
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
@@ -77,8 +77,8 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 	}
 }
 
-// listed is translate for a lock of a list. It inspects a lock that this process has given up
-// since.
+// listed is translate for a lock in a list. If this process has given up the lock in the meantime,
+// listed inspects it.
 func (l *Locker) listed(ctx context.Context, info locker.Info) (locker.Info, error) {
 	now, isPast := l.translate(info)
 	if _, ok := l.inner.(locker.Inspector); isPast && ok {
@@ -87,13 +87,14 @@ func (l *Locker) listed(ctx context.Context, info locker.Info) (locker.Info, err
 	return now, nil
 }
 
-// isKept reports whether token is a private one of this Locker and of a lock that may linger.
+// isKept reports whether token is a private token of this Locker for a lock that may linger.
 func (l *Locker) isKept(token string) bool {
 	return demand.Mark(token) != "" && strings.HasPrefix(token[strings.LastIndexByte(token, '~')+1:], l.id)
 }
 
-// translate replaces what the backend knows of a lock with what this process knows of it. It is
-// past if the lock may have lingered and been given up since: then no caller held it.
+// translate replaces the backend's information about a lock with that of this process. isPast
+// reports whether the lock may have lingered and been given up in the meantime, so that no caller
+// held it.
 func (l *Locker) translate(info locker.Info) (_ locker.Info, isPast bool) {
 	s := l.shard(info.Key)
 	s.mu.Lock()

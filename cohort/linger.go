@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// maxUnwanted limits a tenure that no other process is known to want, in multiples of the slack. A
-// demand may be lost, for instance if the other process may not publish.
+// maxUnwanted limits the tenure of a lock that no other process is known to want, in multiples of
+// the slack. A demand may be lost, for instance if the other process is not permitted to publish.
 const maxUnwanted = 20
 
 // A lock lingers while the backend holds it under the private token of a tenure that has no holder
-// and that nothing is under way for. The record's queue is empty then. All locks linger for the
-// same time, so the list of a shard is in the order in which they are to be given up, and one timer
-// for the first of them is enough.
+// and no request under way. The record's queue is then empty. All locks linger for the same time,
+// so the list of a shard is in the order in which they are given up, and one timer for the first of
+// them is enough.
 
 // lingers is the list of a shard's tenures that linger, the oldest first.
 type lingers struct {
 	first, last *tenure
-	armed       bool // a timer rings no later than the oldest has lingered long enough
+	armed       bool // a timer fires by the time the oldest has lingered long enough
 }
 
 func (l *lingers) add(t *tenure) {
@@ -33,7 +33,7 @@ func (l *lingers) add(t *tenure) {
 	l.last = t
 }
 
-// remove is also for tenures that do not linger.
+// remove removes t, if it lingers.
 func (l *lingers) remove(t *tenure) {
 	if !t.lingering {
 		return
@@ -51,16 +51,16 @@ func (l *lingers) remove(t *tenure) {
 	t.lingering, t.older, t.newer = false, nil, nil
 }
 
-// parting is a lock that has lingered and is being given up. Attempts of this process wait for its
-// end: until then they would be refused by a token that no caller uses.
+// parting is the release of a lock that has lingered. Attempts of this process wait until it has
+// ended. Before that they would be refused by a token that no caller uses.
 type parting struct {
 	token   string
-	done    chan struct{}     // closed at its end
-	err     error             // of the release, at its end
-	answers []func(free bool) // to the demands that came meanwhile
+	done    chan struct{}     // closed when the release has ended
+	err     error             // of the release, set before done is closed
+	answers []func(free bool) // to the demands that came in the meantime
 }
 
-// maxAnswers is how many demands wait for the end of one parting. Further ones are refused.
+// maxAnswers limits the demands that wait for one parting. Further demands are refused.
 const maxAnswers = 256
 
 func (p *parting) answerLater(answer func(free bool)) {
@@ -71,8 +71,8 @@ func (p *parting) answerLater(answer func(free bool)) {
 	p.answers = append(p.answers, answer)
 }
 
-// canLinger reports whether this Locker keeps the lock of t, or goes on handing it on, while no
-// other process wants it.
+// canLinger reports whether this Locker may keep the lock of t, or continue to hand it on, because
+// no other process wants it.
 func (l *Locker) canLinger(t *tenure, now time.Time) bool {
 	return l.linger > 0 && l.maxTenure > 0 && !l.closed.Load() &&
 		t.ear != nil && t.ear.Live() && !t.record.wanted &&
@@ -83,7 +83,7 @@ func (l *Locker) canLinger(t *tenure, now time.Time) bool {
 // keep makes the lock of t linger.
 func (l *Locker) keep(t *tenure, now time.Time) {
 	s := t.record.shard
-	t.holder, t.values = "", context.Background() // the release will be no caller's
+	t.holder, t.values = "", context.Background() // no caller will make the release
 	t.expires = now.Add(l.linger)
 	s.lingers.add(t)
 	if !s.lingers.armed {
@@ -95,7 +95,7 @@ func (l *Locker) keep(t *tenure, now time.Time) {
 	}
 }
 
-// lingering returns the tenure that lingers, if there is one.
+// lingering returns the record's tenure if it lingers, and otherwise nil.
 func (r *record) lingering() *tenure {
 	if t := r.tenure; t != nil && t.lingering {
 		return t
@@ -104,10 +104,10 @@ func (r *record) lingering() *tenure {
 }
 
 // resumeLocked gives a lock that lingers to a caller of this process, without a request if the
-// backend holds it for long enough. False means that the backend has lost it, or that its time is
-// up. After an error of an Acquire token has to be released, as after one of the backend's. A Wait
-// leaves nothing behind that its caller has to release. It releases the shard's mutex during a
-// request.
+// backend holds it for long enough. If ok is false without an error, the backend has lost the lock
+// or its time is up. If an Acquire gets an error, its caller has to release token, as after an
+// error of the backend. The caller of a Wait has nothing to release. resumeLocked releases the
+// shard's mutex during a request.
 func (l *Locker) resumeLocked(ctx context.Context, t *tenure, token string, ttl time.Duration,
 	isWait bool) (deadline time.Time, ok bool, err error) {
 	now := time.Now()
@@ -132,7 +132,7 @@ func (l *Locker) resumeLocked(ctx context.Context, t *tenure, token string, ttl 
 		l.passOnLocked(t)
 	case isWait:
 		l.partLater(t, token)
-	default: // as for an Acquire without an answer: a Release with token has to reach the backend
+	default: // like an Acquire without an answer: a Release with token has to reach the backend
 		r.dropTenure()
 		r.remember(t)
 		r.settle()
@@ -140,8 +140,8 @@ func (l *Locker) resumeLocked(ctx context.Context, t *tenure, token string, ttl 
 	return t.expires, ok, err
 }
 
-// resumeOrUnlock is resumeLocked for a Wait, and releases the shard's mutex if the backend does not
-// return, since it panics or ends the goroutine.
+// resumeOrUnlock is resumeLocked for a Wait. It releases the shard's mutex if the backend panics or
+// ends the goroutine.
 func (l *Locker) resumeOrUnlock(ctx context.Context, t *tenure, token string, ttl time.Duration) (
 	deadline time.Time, ok bool, err error) {
 	returned := false
@@ -155,10 +155,11 @@ func (l *Locker) resumeOrUnlock(ctx context.Context, t *tenure, token string, tt
 	return deadline, ok, err
 }
 
-// slack is how much longer than for its holder's ttl the backend may hold the lock of a tenure.
+// slack is how much longer than its holder's ttl the backend may hold the lock of a tenure.
 func (l *Locker) slack() time.Duration { return max(l.maxTenure, l.linger) }
 
-// attend makes sure that the end of a holder's time is noticed, if the backend's lock lasts longer.
+// attend makes sure that the end of a holder's time is noticed even if the backend's lock lasts
+// longer.
 func (l *Locker) attend(t *tenure, now time.Time) {
 	if t.expires.Before(t.until) {
 		l.watch(t, now)
@@ -171,7 +172,7 @@ func (l *Locker) attend(t *tenure, now time.Time) {
 func (l *Locker) sweepLingering(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lingers.armed = false // a slow backend does not delay those that begin to linger from now on
+	s.lingers.armed = false // a slow backend must not delay locks that begin to linger from now on
 	for t := s.lingers.first; t != nil; t = s.lingers.first {
 		if left := time.Until(t.expires); left > 0 {
 			if !s.lingers.armed {
@@ -184,15 +185,15 @@ func (l *Locker) sweepLingering(s *shard) {
 	}
 }
 
-// part gives up a lock that lingers, and serves the record after that. It makes a request even if
-// the lock's time is up: on the backend that began later, by as long as the request took. It
-// releases the shard's mutex during the request.
+// part gives up a lock that lingers, and then serves the record. It makes a request even if the
+// lock's time is up here, since on the backend it began later, by up to the duration of the
+// request. part releases the shard's mutex during the request.
 func (l *Locker) part(ctx context.Context, t *tenure) error {
 	return l.finishPartingLocked(ctx, t, t.startParting(""), "")
 }
 
-// partLater is part in the background. The lock may also be one that was being resumed for a Wait
-// with the token from, which has failed.
+// partLater is part in the background. If from is not empty, the lock was being resumed for a Wait
+// with that token, which has failed.
 func (l *Locker) partLater(t *tenure, from string) {
 	p := t.startParting(from)
 	go func() {
@@ -222,7 +223,7 @@ func (l *Locker) finishPartingLocked(ctx context.Context, t *tenure, p *parting,
 		close(p.done)
 		if err != nil {
 			l.unreleased.add(t)
-			if from != "" { // it need not be repeated by its caller
+			if from != "" { // the caller of a Wait does not repeat the release
 				l.cleanUp(t)
 			}
 		}
@@ -236,7 +237,7 @@ func (l *Locker) finishPartingLocked(ctx context.Context, t *tenure, p *parting,
 	return err
 }
 
-// awaitPartingLocked waits for the end of a parting. It releases s.mu while it waits.
+// awaitPartingLocked waits until a parting has ended. It releases s.mu while it waits.
 func (s *shard) awaitPartingLocked(ctx context.Context, p *parting) error {
 	s.mu.Unlock()
 	defer s.mu.Lock()
@@ -248,10 +249,10 @@ func (s *shard) awaitPartingLocked(ctx context.Context, p *parting) error {
 	}
 }
 
-// Close gives up the locks that linger: see [WithLinger]. It takes up to five seconds. If the
-// backend has not confirmed a release by then, the error wraps its reason, and the lock ends with
-// its ttl. Locks that callers hold are not affected. The Locker works on without lingering, and may
-// be closed more than once.
+// Close releases the locks that linger (see [WithLinger]). It takes up to five seconds. If the
+// backend has not confirmed a release by then, Close returns an error that wraps the cause, and the
+// lock ends with its ttl. Locks that callers hold are not affected. The Locker continues to work,
+// without lingering. Close may be called more than once.
 func (l *Locker) Close() error {
 	if l == nil || l.linger == 0 {
 		return nil
@@ -274,7 +275,7 @@ func (l *Locker) Close() error {
 	return nil
 }
 
-// closeShard returns the first error.
+// closeShard gives up the locks of a shard that linger, and returns the first error.
 func (l *Locker) closeShard(ctx context.Context, s *shard) (first error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +287,7 @@ func (l *Locker) closeShard(ctx context.Context, s *shard) (first error) {
 	for t := s.lingers.first; t != nil; t = s.lingers.first {
 		note(t.record, l.part(ctx, t))
 	}
-	for { // those that a timer or a demand has begun
+	for { // releases that a timer or a demand has begun
 		r := s.anyParting()
 		if r == nil {
 			return first

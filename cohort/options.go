@@ -38,27 +38,31 @@ func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenu
 // again is extended about once in d. The default, used if d <= 0, is not to keep locks. Use 50 to
 // 100 ms for locks that a process takes again and again.
 //
-// Another process that wants a lock that lingers gets it at once: Lock waits for one release, and
-// TryLock for the answer of the process that keeps it, which takes less than a millisecond. It is
-// refused only if the lock is in use, or if that process does not answer: TryLock waits two seconds
-// for one that is stopped, or that has died on a Cluster, and does so once in five seconds. A lock
-// that another process wants does not linger, and its tenure ends in time. If no process is known
-// to want it, a tenure lasts for up to 20 times the longer of d and MaxTenure. Clients that do not
-// report that they want a lock, such as hand-written ones, may have to wait for that long.
+// If another process wants a lock that lingers, it gets the lock at once. Lock waits for one
+// release. TryLock waits for the answer of the process that keeps the lock, which takes less than a
+// millisecond. TryLock is refused only if the lock is in use, or if that process does not answer.
+// If the process is stopped, or has died on a Cluster, TryLock waits two seconds for it, or longer
+// if requests are slow, and no more than once in five seconds.
 //
-// This needs a backend that reports who wants a lock: memory, and redisv9 and rueidis on a single
-// server, Sentinel or Cluster. WithLinger has no effect over others, over a Locker that wraps one
-// of these (except for [locker.Observed]), and while a server cannot be subscribed to.
+// A lock that another process wants does not linger, and its tenure ends as [WithMaxTenure]
+// describes. If no process is known to want it, a tenure lasts for up to 20 times the longer of d
+// and MaxTenure. Clients that do not report that they want a lock, such as handwritten ones, may
+// have to wait that long.
 //
-// A lock that lingers is not extended, so it lingers no longer than its ttl. One that is taken
-// again is held for up to d longer than the caller's ttl. Releasing a lock that lingers makes no
-// request. So it does not notice that the lock was broken or lost, wakes no watcher for up to d,
-// and the next callers of this process may get such a lock for up to d.
+// This needs a backend that reports demand for its locks: memory, or redisv9 or rueidis on a single
+// server, Sentinel or Cluster. WithLinger has no effect over other backends, over a Locker that
+// wraps one of these (except for [locker.Observed]), or while subscribing to the server is not
+// possible.
+//
+// A lock that lingers is not extended, so it lingers no longer than its ttl. When it is taken
+// again, it is held for up to d longer than the caller's ttl. Releasing a lock that lingers makes
+// no request. So the release does not detect that the lock was broken or lost, and wakes no watcher
+// for up to d. For up to d, the next callers of this process may get a lock that was lost.
 func WithLinger(d time.Duration) Option { return func(o *options) { o.linger = max(d, 0) } }
 
-// WithOwner makes the private tokens begin with label and a slash, so that they show which
-// process holds a lock, for instance in [locker.Info] and in the backend's own tools. A label is
-// up to 900 bytes of UTF-8 without control characters; with any other every operation returns
-// [locker.ErrInvalidToken]. Without a label a private token begins with the token of the caller
-// that it was taken for, and so with the label of [locker.WithOwner].
+// WithOwner makes the private tokens begin with label and a slash, so that they show which process
+// holds a lock, for instance in [locker.Info] and in the backend's own tools. A label is up to 900
+// bytes of UTF-8 without control characters; with any other label every operation returns
+// [locker.ErrInvalidToken]. Without a label, a private token begins with the token of the caller
+// that took the lock, and so with the label of [locker.WithOwner].
 func WithOwner(label string) Option { return func(o *options) { o.owner = label } }

@@ -215,7 +215,7 @@ func (r *record) install(t *tenure) {
 	}
 }
 
-// dropTenure makes the record have no tenure.
+// dropTenure removes the record's tenure.
 func (r *record) dropTenure() {
 	t := r.tenure
 	t.stopTimer()

@@ -35,9 +35,9 @@ type tenure struct {
 	timer *time.Timer // of a holder, to notice its end; of a doubt, to forget it
 	rings time.Time   // when the timer does, which may be too early, never too late
 
-	ear       *ear // the token has its mark, or nil
-	lingering bool // it has no holder, and expires is when it has lingered for long enough
-	resumed   bool // it has lingered, and was taken again: it may linger again
+	ear       *ear // whose mark the token has, or nil
+	lingering bool // it has no holder, and lingers until expires
+	resumed   bool // it was taken again after lingering, so it may linger again
 
 	claimed   bool          // it is in record.claims
 	releasing bool          // its release had no answer, and may yet arrive
@@ -108,8 +108,8 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 	return ok, err
 }
 
-// extra is how much longer than for its holder the lock of a tenure is extended, for callers that may
-// come after the holder.
+// extra is how much longer than its holder's ttl the lock of a tenure is extended, for callers that may
+// follow the holder.
 func (l *Locker) extra(t *tenure, now time.Time) (d time.Duration) {
 	queued := t.record.first != nil
 	if queued {
@@ -295,11 +295,11 @@ func (l *Locker) giveUpLocked(ctx context.Context, t *tenure, from string) (rele
 	return l.finishGiveUpLocked(ctx, t, from)
 }
 
-// startGiveUp is the part of giveUpLocked before the request, which must follow.
+// startGiveUp is the first part of giveUpLocked. finishGiveUpLocked must follow.
 func (t *tenure) startGiveUp(from string) {
 	r := t.record
 	r.dropTenure()
-	r.wanted = false // a demand that comes from now on may be for the next tenure
+	r.wanted = false // later demands may be for the next tenure
 	r.givingUp++
 	if from != "" { // further operations with this token wait for the answer
 		t.holder, t.releasing, t.requesting = from, true, true

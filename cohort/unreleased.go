@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// maxUnreleased is how many locks Close tries to release again.
+// maxUnreleased limits the locks that Close tries to release again.
 const maxUnreleased = 4096
 
-// unreleased are the locks that lingered and whose release had no answer, until a later one has, or
-// the lock must have expired. A cleanup repeats the release for a few seconds, and so does Close.
+// unreleased holds the locks that lingered and whose release got no answer, until a later release
+// gets one or the lock must have expired. A cleanup repeats the release for a few seconds, and
+// Close repeats it once more.
 type unreleased struct {
 	mu      sync.Mutex
 	tenures map[*tenure]struct{}
 }
 
-// add needs the shard's mutex.
+// add adds t, whose shard's mutex the caller must hold.
 func (u *unreleased) add(t *tenure) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -45,7 +46,7 @@ func (u *unreleased) all() []*tenure {
 	return slices.Collect(maps.Keys(u.tenures))
 }
 
-// releaseAgain releases locks whose release has failed before. It returns the first error.
+// releaseAgain repeats releases that have failed, and returns the first error.
 func (l *Locker) releaseAgain(ctx context.Context, ts []*tenure) (first error) {
 	for _, t := range ts {
 		_, err := l.inner.Release(ctx, t.record.key, t.token)
