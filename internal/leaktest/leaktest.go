@@ -2,8 +2,8 @@
 //
 //	func TestMain(m *testing.M) { leaktest.Main(m) }
 //
-// It looks after the last test, so it also finds what a test of one part cannot see: a goroutine
-// of another Locker, of a server's helper or of a client library that was not closed.
+// It checks after the last test, so it also finds goroutines that no single test would detect, such
+// as those of another Locker, of a server's helper or of a client library that was not closed.
 package leaktest
 
 import (
@@ -16,11 +16,12 @@ import (
 	"time"
 )
 
-// patience is how long goroutines may take to end after the last test. The longest known is a
-// subscription, which may linger for half a minute. Only a leak uses all of it up.
+// patience is how long goroutines may take to end after the last test. A subscription may take half
+// a minute, which is the longest known time. Tests wait for all of patience only if there is a
+// leak.
 const patience = 90 * time.Second
 
-// standing are functions whose goroutines live as long as the process.
+// standing lists functions whose goroutines live as long as the process.
 var standing = []string{
 	"os/signal.loop",     // after the first signal.Notify
 	"runtime.ensureSigM", // the same
@@ -28,8 +29,8 @@ var standing = []string{
 }
 
 // Main runs the tests and exits the process. If they pass but leave goroutines behind, it prints
-// their stacks and exits with 1. A goroutine may stay if a function of its stack begins with one of
-// except, or with one that is known to last as long as any process.
+// their stacks and exits with status 1. A goroutine may stay if the name of a function on its stack
+// begins with a string in except, or is known to live as long as the process.
 func Main(m *testing.M, except ...string) {
 	code := m.Run()
 	if code == 0 {
@@ -42,12 +43,12 @@ func Main(m *testing.M, except ...string) {
 	os.Exit(code)
 }
 
-// settle waits until no goroutine is left, or for so long, and returns the stacks of those that are.
+// settle waits until no goroutine is left or the time has passed, and returns the remaining stacks.
 func settle(patience time.Duration, except []string) (left []string) {
 	pause := time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(pause) {
 		pause = min(2*pause, 500*time.Millisecond)
-		final := time.Now().After(end) // looking takes long on a busy machine
+		final := time.Now().After(end) // read before the stacks, which take long on a busy machine
 		left = goroutines(except)
 		if len(left) == 0 || final {
 			return left
@@ -55,7 +56,7 @@ func settle(patience time.Duration, except []string) (left []string) {
 	}
 }
 
-// goroutines returns the stacks of all goroutines but the caller's and those that may stay.
+// goroutines returns the stacks of all goroutines except the caller's and those that may stay.
 func goroutines(except []string) []string {
 	buf := make([]byte, 1<<16)
 	for {
@@ -70,7 +71,7 @@ func goroutines(except []string) []string {
 	return slices.DeleteFunc(all, func(stack string) bool { return mayStay(stack, except) })
 }
 
-// mayStay reports whether a function of the stack begins with one of the names.
+// mayStay reports whether a function on the stack begins with one of the names.
 func mayStay(stack string, except []string) bool {
 	for line := range strings.Lines(stack) {
 		line = strings.TrimPrefix(line, "created by ")
