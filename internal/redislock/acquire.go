@@ -9,7 +9,7 @@ import (
 // attempt is the outcome of one attempt to acquire a lock.
 type attempt struct {
 	acquired bool
-	isKept   bool // it was refused by the token of a process that may only keep the lock
+	isKept   bool // it was refused by a token whose process may keep the lock without using it
 
 	mark string // of that token, if it is known
 }
@@ -23,16 +23,17 @@ func refusedBy(holder string) attempt {
 // attempted is the outcome of an attempt that was not refused.
 func attempted(acquired bool, err error) (attempt, error) { return attempt{acquired: acquired}, err }
 
-// maxAsked is how often an Acquire asks for a lock that is given up for it each time and then taken
-// by another token.
+// maxAsked limits how often an Acquire asks for a lock if another token takes the lock each time
+// after it was given up.
 const maxAsked = 3
 
-// askAfter asks the process that may only keep a lock to give it up, after it has refused an
-// attempt a, made by s. It reports whether the lock may be free now, and so another attempt is to
-// be made. asked is how many attempts of the same call have asked before.
+// askAfter asks the owner of the lock that refused attempt a, made by s, to give the lock up if it
+// is not in use. It reports whether the lock may be free now, so that another attempt has to be
+// made. asked is how many attempts of the same call have asked before.
 func (ws *Waiters) askAfter(ctx context.Context, keys Keys, s *Sending, a attempt, asked int) (
 	isFree bool, err error) {
-	// Only if its request was sent once, there is certainly none that another attempt must wait for.
+	// If the request was sent more than once, an earlier copy may yet arrive, so there must be no
+	// other attempt.
 	if s.Sends() > 1 || asked == maxAsked {
 		return false, nil
 	}

@@ -15,30 +15,30 @@ import (
 
 // The owner of a lock that may linger listens on the channel that the mark in the lock's token
 // names. A process that is refused by such a token sends "want <channel> <name> <lock>" there, and
-// gets "free <name>" or "used <name>" on a channel of its own. Other users of the server may send
-// such messages as well: a lock is then given up too early, or an attempt is refused although the
-// lock is not used.
+// gets "free <name>" or "used <name>" on a channel of its own. Other users of the server can send
+// such messages as well. A lock may then be given up too early, or an attempt be refused although
+// the lock is not in use.
 
 const (
 	askRest    = 10 * time.Second // a Locker listens for answers this long after its last demand
-	maxAnswers = 256              // that are on their way at a time; others are left out
+	maxAnswers = 256              // answers being sent at a time; further ones are not sent
 	silence    = 5 * time.Second  // an owner that did not answer is not asked again for this long
-	maxSilent  = 64               // owners that are known not to answer
+	maxSilent  = 64               // owners that are remembered because they did not answer
 
-	answerTrips = 16                  // round trips that an answer may take, if that is longer than Patience,
-	mostPatient = 5 * demand.Patience // up to this
+	answerTrips = 16                  // round trips to wait for an answer, if that is longer than Patience
+	mostPatient = 5 * demand.Patience // the limit of that
 )
 
-// station is a channel that is listened to, until Close.
+// station listens to a channel until Close.
 type station struct {
 	id      string
 	subs    pubsub.Set
 	live    atomic.Bool
 	heard   func(payload string)
 	missed  func()
-	settled chan struct{} // closed when the first attempt to subscribe is over
+	settled chan struct{} // closed when the first attempt to subscribe has ended
 
-	mu     sync.Mutex // so that live is what it was found to be last
+	mu     sync.Mutex // also makes live the result of the latest check
 	closed bool
 }
 
@@ -76,7 +76,7 @@ func (s *station) Missed() {
 	s.missed()
 }
 
-// Close makes the channel look deserted at once.
+// Close unsubscribes at once, so that the server counts no listener.
 func (s *station) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +94,8 @@ type listener struct {
 	owner demand.Owner
 }
 
-// Listen implements [demand.Demander]. A Locker whose servers come and go, that is on a Ring, does
-// not report demands.
+// Listen implements [demand.Demander]. A Locker on a Ring, whose servers come and go, does not
+// report demands.
 func (ws *Waiters) Listen(o demand.Owner) demand.Listener {
 	if ws.Err != nil || ws.inbox.Changes {
 		return nil
@@ -161,21 +161,22 @@ func (ws *Waiters) answer(key, channel, message string) {
 	}()
 }
 
-// asker asks the owners of locks. It listens for their answers while it is used.
+// asker asks the owners of locks, and listens for their answers while it is in use.
 type asker struct {
 	mu      sync.Mutex
 	station *station
 	used    time.Time
 	last    uint64
 	waiting map[string]chan bool // by the name of the demand
-	silent  map[string]time.Time // owners that did not answer, by mark, and when they may be asked again
-	late    map[string]string    // their marks, by the name of the demand that was not answered
+	silent  map[string]time.Time // when owners that did not answer may be asked again, by mark
+	late    map[string]string    // the marks of these owners, by the name of the demand
 }
 
-// Ask asks the owner of a lock that has refused an attempt to give it up, if its process only keeps
-// it, and reports whether the lock may be free now. It waits for the answer, for a bounded time. If
-// there is none it may have been lost, so Ask reports true, and false without asking for a while
-// after that. The mark is that of the lock's token, if it is known. The error is ctx's.
+// Ask asks the owner of a lock that has refused an attempt to give the lock up if it is not in use.
+// It waits for the answer for a bounded time, and reports whether the lock may be free now. An
+// answer may have been lost, so without an answer Ask reports true. For some time after that it
+// reports false without asking. mark is the mark of the lock's token, or "" if it is not known. The
+// error is ctx's.
 func (ws *Waiters) Ask(ctx context.Context, keys Keys, mark string) (isFree bool, err error) {
 	if mark == "" {
 		mark = "of " + keys.Lock
@@ -209,7 +210,7 @@ func (ws *Waiters) ask(ctx context.Context, keys Keys, mark string) (isFree bool
 	case told == int64(0) && ws.counted: // the owner is gone
 		return false
 	}
-	// The owner is as slow as this process if both are on a machine that has too much to do.
+	// If the machine is overloaded, the owner may be as slow as this process.
 	rtt := max(time.Duration(ws.roundTrip.ns.Load()), time.Since(s.first))
 	timer := time.NewTimer(min(max(demand.Patience, answerTrips*rtt), mostPatient))
 	defer timer.Stop()
@@ -223,8 +224,8 @@ func (ws *Waiters) ask(ctx context.Context, keys Keys, mark string) (isFree bool
 	return isFree
 }
 
-// isLive reports whether the channel is listened to. It waits for the first attempt to subscribe,
-// for a bounded time.
+// isLive reports whether s is subscribed to its channel. It waits for the first attempt to
+// subscribe, for a bounded time.
 func (s *station) isLive(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, demand.Patience)
 	defer cancel()
@@ -303,7 +304,7 @@ func (a *asker) closeLocked() {
 	a.station = nil
 }
 
-// expect returns the name of a new demand, and where the answer to it will be sent.
+// expect returns the name of a new demand, and the channel for its answer.
 func (a *asker) expect() (name string, answer chan bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -328,14 +329,14 @@ func (a *asker) answered(payload string) {
 	word, name, _ := strings.Cut(payload, " ")
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if mark, ok := a.late[name]; ok { // its owner is only slow
+	if mark, ok := a.late[name]; ok { // the owner is slow, not gone
 		delete(a.silent, mark)
 		delete(a.late, name)
 	}
 	a.tellLocked(name, word == "free")
 }
 
-// missed ends all demands: their answers may be lost, and so their locks may be free.
+// missed ends all demands. Their answers may have been lost, so their locks may be free.
 func (a *asker) missed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -346,7 +347,7 @@ func (a *asker) missed() {
 
 func (a *asker) tellLocked(name string, isFree bool) {
 	select {
-	case a.waiting[name] <- isFree: // a nil channel never is ready
+	case a.waiting[name] <- isFree: // a nil channel is never ready
 	default: // it has an answer
 	}
 }

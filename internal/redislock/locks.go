@@ -12,37 +12,37 @@ import (
 	"github.com/golockers/locker/internal/waithook"
 )
 
-// Locks are the operations of a Locker. [New] makes them. Their results are those of [locker.Locker]
-// and its optional interfaces.
+// Locks implements the operations of a Locker. Its results are those of [locker.Locker] and its
+// optional interfaces. Make one with [New].
 type Locks struct {
 	*Waiters
 	requests Requests
 	names    *Namespace
 	timeout  time.Duration
-	old      atomic.Bool // the server does not know SET with NX and GET: it is older than Redis 7
+	old      atomic.Bool // the server is older than Redis 7: it does not support SET with NX and GET
 }
 
-// Requests are the requests of a Locker, which an adapter makes with its client library. Each of
-// them contains the token of s, and s has to know how often it may have been executed: a client
-// that repeats requests passes s itself to its library, which asks it for the bytes each time, and
-// any other makes the request in [Sending.Once].
+// Requests holds the requests of a Locker, which an adapter makes with its client library. Each
+// request contains the token of s, which counts how often the request may have been executed. An
+// adapter whose library repeats requests passes s itself to the library, which asks s for the bytes
+// each time. Any other adapter makes the request in [Sending.Once].
 type Requests struct {
-	// Set is SET with NX and PX. It reports whether the lock was free, and so is set.
+	// Set is SET with NX and PX. It reports whether the lock was free, and was therefore set.
 	Set func(s *Sending, lock string, ms int64) (wasFree bool, err error)
 	// SetGet is Set with GET, and returns the value of a lock that was not free.
 	SetGet func(s *Sending, lock string, ms int64) (holder string, wasFree bool, err error)
 	// Eval runs a script. If the client was closed, the error is a [pubsub.ErrClosed].
 	Eval func(s *Sending, e Eval) (reply any, err error)
-	// IsReply reports whether err is an error reply of a server that begins with prefix, apart from
-	// "ERR ".
+	// IsReply reports whether err is a server's error reply that begins with prefix, after "ERR "
+	// if it is there.
 	IsReply func(err error, prefix string) bool
 }
 
 // Eval is a request to run a script.
 type Eval struct {
 	Script
-	IsNew      bool   // to the server, so it needs the text: EVAL instead of EVALSHA
-	Key1, Key2 string // Key2 may be empty, and then is none
+	IsNew      bool   // the server needs the text: EVAL instead of EVALSHA
+	Key1, Key2 string // if Key2 is empty, there is only one key
 
 	// The arguments after the token:
 	TTL  int64 // in milliseconds; 0: none
@@ -57,9 +57,10 @@ type Config struct {
 	Err       error         // see [Caller]
 	Inline    time.Duration // see [Caller]
 	Unbounded bool          // see [Caller]
-	// Timeout is how long a request may go without an answer.
+	// Timeout is how long a request may wait for its reply.
 	Timeout time.Duration
-	// Counted means that subscriptions are with the server that has the lock, so it can count them.
+	// Counted means that subscriptions are made on the server that has the lock, so it can count
+	// them.
 	Counted bool
 }
 
@@ -123,7 +124,7 @@ func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (attempt, error) {
 				return attempt{}, err
 			}
 			return refusedBy(holder), s.Refused(l.timeout, ttl)
-		default: // it is ours; a SET that may yet arrive changes nothing while it is
+		default: // token holds the lock; until that ends, a late SET has no effect
 			sends = s.Sends()
 			reply, err := l.run(Extend, keys, s, ms)
 			if err != nil || reply == int64(1) {
@@ -136,8 +137,8 @@ func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (attempt, error) {
 }
 
 // sentOnce returns the outcome of a script that has set the remaining time if err is nil. before is
-// what s.Sends was before the script. If there was more than one request since, an earlier one may
-// yet arrive and set the remaining time again.
+// the result of s.Sends before the script. If more than one request was made since, an earlier one
+// may yet arrive and set the remaining time again.
 func sentOnce(s *Sending, before int, err error) (bool, error) {
 	if err == nil && s.Sends()-before > 1 {
 		err = errRepeated
@@ -232,15 +233,15 @@ func (l *Locks) Wait(ctx context.Context, key, token string, ttl time.Duration) 
 		waithook.Call(ctx)
 		return l.wait(ctx, key, keys, token, ttl, ms, true)
 	}
-	if !s.isUnsent() { // it may have taken the lock, or may yet
+	if !s.isUnsent() { // the request may have taken the lock, or may yet take it
 		l.giveUp(ctx, keys, s, nil, false)
 	}
 	return time.Time{}, err
 }
 
-// Watch returns a channel that is woken when a lock is released, and when a release may have been
-// missed. The error for a user who may not subscribe is [errors.ErrUnsupported], since there are
-// other ways to wait.
+// Watch returns a channel that receives a value when a lock is released, and when a release may
+// have been missed. If the user is not permitted to subscribe, the error is
+// [errors.ErrUnsupported], since callers can poll instead.
 func (l *Locks) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
 	if l.Err != nil {
 		return nil, l.Err
@@ -271,8 +272,8 @@ func (l *Locks) run(script Script, keys Keys, s *Sending, ms int64, more ...stri
 	return reply, err
 }
 
-// eval runs a script on one key, or two if key2 is not empty. A server that does not have the
-// script is sent its text.
+// eval runs a script on one key, or two if key2 is not empty. If the server does not have the
+// script, eval sends its text.
 func (l *Locks) eval(script Script, key1, key2 string, s *Sending, ms int64, more ...string) (any, error) {
 	e := Eval{Script: script, Key1: key1, Key2: key2, TTL: ms, More: more}
 	start := time.Now()
