@@ -262,8 +262,8 @@ func (c *listener) exchange(marks [][]byte, ping bool) error {
 	return socket.SetDeadline(time.Time{})
 }
 
-// hear turns a notification into a message. Anyone may send one, so it is a hint, unless it contains
-// a waiter's nonce.
+// hear turns a notification into a message. Any user can send a notification, so it is a hint
+// unless it contains a waiter's nonce.
 func (c *listener) hear(payload string) {
 	kind, rest, _ := strings.Cut(payload, " ")
 	switch kind {
@@ -319,7 +319,7 @@ func (ws *waiters) remove(name string, w *waiter) {
 	}
 }
 
-// tell reports whether there is a waiter of that name, and gives it the news.
+// tell gives the news to the waiter of that name, and reports whether there is one.
 func (ws *waiters) tell(name string, n news) bool {
 	ws.mu.Lock()
 	w := ws.m[name]

@@ -55,8 +55,8 @@
 // the table's oid for watchers, and the same with a slash and a random name for its own waiters. A
 // release sends a notification only if a waiter is handed the lock or the row has a mark that the
 // lock is watched, since PostgreSQL commits transactions that notify one after the other. Messages
-// are hints, and a waiter reads the table before it acts on one, unless the message proves by a
-// nonce from the table that the waiter was handed the lock.
+// are hints: a waiter reads the table before it acts on one. The exception is a message with a
+// nonce from the table, which proves that the waiter was handed the lock.
 package postgres
 
 import (
@@ -206,8 +206,8 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 }
 
 // Extend sets the remaining time of the lock of key to ttl if token holds it. See [locker.Locker]
-// for the results, and [Locker.Acquire] for rounding and errors. It waits, as long as ctx lasts, for
-// calls for the same token that their callers have left behind, and so do all other methods.
+// for the results, and [Locker.Acquire] for rounding and errors. It waits, as long as ctx lasts,
+// for calls for the same token that their callers have left behind, and so do all other methods.
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (extended bool, err error) {
 	us, err := microsecondsOf(ttl)
 	if err != nil {

@@ -247,8 +247,8 @@ func newStatements(id pgx.Identifier, async bool) statements {
 // assemble puts the parts and the name of the table into a statement.
 func assemble(id pgx.Identifier, statement string) string {
 	r := strings.NewReplacer(parts...)
-	for range 4 { // parts have parts
+	for range 4 { // parts contain parts
 		statement = r.Replace(statement)
 	}
-	return inTable(id, statement) // at last, since a name may look like a part
+	return inTable(id, statement) // last, since a table's name may look like a part
 }

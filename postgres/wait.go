@@ -21,12 +21,12 @@ const (
 	lookOften  = 50 * time.Millisecond // and this often if it cannot hear of its turn
 	stagger    = 20 * time.Millisecond // between the looks of waiters after the lock has expired
 	maxStagger = time.Second
-	outage     = 5 * time.Second // a waiter outlasts, and tries again
+	outage     = 5 * time.Second // how long a waiter tries to reach the server again
 	retryOften = 5 * time.Millisecond
 	retryLeast = 320 * time.Millisecond // with pauses that grow from one to the other
 
 	// A deadline counts from the request for a place if less than this part of the ttl has passed
-	// since. Otherwise a look finds a later one.
+	// since then. Otherwise the waiter reads the row, which gives a later deadline.
 	soon = 8
 )
 
@@ -38,7 +38,7 @@ type waiter struct {
 	sub        *pubsub.Subscription
 	told       chan struct{}
 
-	joinedAs *backend // in whose name it last asked for a place; nil: that of the request's connection
+	joinedAs *backend // in whose name it last asked for a place; nil is the request's own connection
 
 	sending sync.Mutex // held while a request is under way, also one that was left behind
 	unsure  bool       // a request without an answer may yet put the token in the queue
@@ -49,11 +49,11 @@ type waiter struct {
 	asked time.Time // before that request
 }
 
-// news is what a waiter was told since it last read it.
+// news is what a waiter was told since the last read.
 type news struct {
 	left  time.Duration // of the holder's time, if the waiter is the head of the queue; 0: nothing
 	look  bool          // the lock may be the waiter's now
-	nonce string        // the proof of that
+	nonce string        // proves that the lock was handed over
 }
 
 // Message and Missed implement [pubsub.Listener].
@@ -77,7 +77,7 @@ func (w *waiter) tell(n news) {
 }
 
 // read returns the latest news. If the lock was handed to the waiter's present place, granted is a
-// moment before that, and otherwise zero. The message has the nonce then, which nothing but the
+// time before that. Otherwise it is zero. The proof is the nonce in the message, which only the
 // table contained until the lock was handed over.
 func (w *waiter) read() (n news, granted time.Time) {
 	w.mu.Lock()
@@ -90,7 +90,7 @@ func (w *waiter) read() (n news, granted time.Time) {
 	return n, granted
 }
 
-// ask returns the nonce for a request for a place. From here on, messages about an earlier place are
+// ask returns the nonce for a request for a place. After that, messages about an earlier place are
 // only hints.
 func (w *waiter) ask() string {
 	w.mu.Lock()
@@ -107,12 +107,13 @@ func (w *waiter) ask() string {
 // A waiter whose process has gone is passed over. The server knows that it has gone when the
 // process's connection has ended. If a machine vanishes and its connection does not end, its
 // waiters may be handed the lock, for their ttl, until the server's TCP keepalives notice (two
-// hours by default). A lock that has expired is not left for such waiters for more than ten seconds.
+// hours by default). A lock that has expired is not left for such waiters for more than ten
+// seconds.
 //
-// While the server cannot be reached, a waiter tries again for five seconds.
+// If the server cannot be reached, a waiter tries again for five seconds.
 //
 // Joining takes one request, like taking a free lock. A waiter that has waited for longer than an
-// eighth of its ttl takes another to learn how long it has the lock. Waiters are notified on the
+// eighth of its ttl takes another to learn how long it holds the lock. Waiters are notified on the
 // connection that [Locker.Watch] describes. If it fails, they look up to twenty times a second
 // instead.
 //
@@ -205,7 +206,7 @@ func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time
 				if look = n.look; !look && n.left > 0 {
 					next.Reset(w.pause(n.left, 1))
 				}
-			case <-live: // its place can be in the name of the connection that listens, if it is not
+			case <-live: // its place may now be in the name of the connection that listens
 				live = nil
 				look = w.joinedAs == nil || w.joinedAs != w.l.self.Load()
 				next.Reset(w.pause(p.left-time.Since(p.asked), p.place))
@@ -236,8 +237,8 @@ type place struct {
 	listed     bool          // in the name of the present backend
 }
 
-// retry looks, and looks again if the connection broke: the pool may have several that have, or the
-// server restarts.
+// retry looks, and looks again if the connection broke, since the pool may have several broken
+// connections, or the server may be restarting.
 func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
 	begun := time.Now()
 	for rest := retryOften; ; rest = min(4*rest, retryLeast) {

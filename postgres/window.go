@@ -14,11 +14,11 @@ import (
 
 var _ window.Enforcer = (*Locker)(nil)
 
-// Count adds n to the count of key in the present window, for a Limiter of package window, in one
-// statement, which reads the server's clock once it has the row. The counts are rows of a table of
-// their own, which [EnsureWindowSchema] creates; those that matter no longer are deleted like rows
-// of locks. The server answers before a count is on its disk, so a crash may lose those of its last
-// moments.
+// Count adds n to the count of key in the current window, for a Limiter of package window. It takes
+// one statement, which reads the server's clock after it has locked the row. The counts are rows of
+// a separate table, which [EnsureWindowSchema] creates. Rows that are no longer needed are deleted
+// like rows of locks. The server answers before a count is on disk, so a crash may lose the latest
+// counts.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	c, _, err := l.CountUnder(ctx, key, n, window.Rule{Per: per, Limit: unlimited})
 	return c, err
@@ -27,8 +27,8 @@ func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Durati
 // unlimited is a limit that no count reaches.
 const unlimited = 1 << 62
 
-// CountUnder is Count if the rule allows n more, in one statement, and otherwise leaves the counts
-// alone.
+// CountUnder is Count if the rule allows n more, and otherwise changes nothing. It takes one
+// statement.
 func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (
 	c window.Counts, counted bool, err error) {
 	reply, err := call(ctx, l, "", func(q *request) (reply windowReply, err error) {
@@ -56,13 +56,13 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	return reply.counts, reply.counted && err == nil, err
 }
 
-// windowReply is the outcome of a CountUnder.
+// windowReply is the outcome of CountUnder.
 type windowReply struct {
 	counts  window.Counts
 	counted bool
 }
 
-// windows is what a Locker needs to count.
+// windows is the part of a Locker that counts.
 type windows struct {
 	table              string // quoted
 	count, look, sweep string // statements
@@ -83,7 +83,7 @@ func (w *windows) complete(locks pgx.Identifier) {
 // noWindows is an error that says what to do about itself.
 type noWindows struct{ error }
 
-// sweepWindows deletes counts that matter no longer, and returns how many.
+// sweepWindows deletes counts that are no longer needed, and returns their number.
 func (l *Locker) sweepWindows(ctx context.Context) (int64, error) {
 	return call(ctx, l, "", func(r *request) (int64, error) { return r.exec(l.windows.sweep, sweepMost) })
 }
@@ -100,9 +100,9 @@ const windowSchema = `CREATE TABLE IF NOT EXISTS {table} (
 ) WITH (fillfactor = 50)`
 
 const (
-	// count is one change of the row, whose new values PostgreSQL computes from what is there once
-	// it has locked it. OFFSET 0 makes it read the clock once. If the clock was set back, the counts
-	// stay those of the present window.
+	// count changes the row once. PostgreSQL computes the new values from the old ones after it has
+	// locked the row. OFFSET 0 makes it read the clock only once. If the clock was set back, the
+	// counts still count as those of the current window.
 	windowCountSQL = `
 INSERT INTO {table} AS w (key, per, at, current, previous, counted)
 SELECT $1::bytea, $2::bigint, {microseconds}, CASE WHEN $3::bigint <= $4::bigint THEN $3 ELSE 0 END, 0, $3 <= $4
@@ -137,9 +137,9 @@ func windowTable(id pgx.Identifier) (pgx.Identifier, error) {
 }
 
 // WindowSchema returns the statement that creates the table of counts for package window unless it
-// exists, for migrations. Its name is that of the table of locks followed by "_windows". The only
-// option with an effect is [WithTable]. With a name that is invalid, or too long, the statement is
-// empty.
+// exists, for use in migrations. The table has the name of the table of locks followed by
+// "_windows". Only the option [WithTable] has an effect. If the name is invalid or too long, the
+// statement is empty.
 func WindowSchema(opts ...Option) string {
 	_, id, err := complete(opts)
 	if err == nil {
@@ -152,7 +152,7 @@ func WindowSchema(opts ...Option) string {
 }
 
 // EnsureWindowSchema creates the table of counts for package window unless it exists, as
-// [EnsureSchema] does the table of locks. Neither needs the other.
+// [EnsureSchema] creates the table of locks. The two tables are independent.
 func EnsureWindowSchema(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error {
 	_, id, err := complete(opts)
 	if err == nil {
