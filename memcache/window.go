@@ -16,16 +16,17 @@ import (
 
 var _ window.Enforcer = (*Locker)(nil)
 
-// Count adds n to the count of key in the present window, for a Limiter of package window, in two
-// requests: incr for this window and get for the one before. The first count in a window takes
-// another one, add. The count of key in a minute is the item "!window:locker:60000:", the number of
-// the minute since 1970, and ":" and key, or a hash of that as for locks. It is added with its
-// expiration, two to three seconds after the end of the next window.
+// Count adds n to the count of key in the current window, for a Limiter of package window, in two
+// requests: incr for this window and get for the previous one. The first count in a window takes a
+// third request, add. With windows of a minute, the count is stored in the item
+// "!window:locker:60000:", followed by the number of the minute since 1970, ":" and key, or a hash
+// of that as for locks. It is added with its expiration, two to three seconds after the end of the
+// next window.
 //
-// The clients' clocks decide which window is the present one, since the client cannot ask memcached
+// The clients' clocks decide which window is the current one, since gomemcache cannot ask memcached
 // for the time. Processes whose clocks differ by d count in different windows for as long as d in
-// each window, so in that time there may be as many calls again. With synchronized clocks and
-// windows of a second or more, that is not noticeable. An eviction or a restart loses counts.
+// each window, so up to twice as many calls may be allowed in that time. With synchronized clocks
+// and windows of a second or more, this is not noticeable. An eviction or a restart loses counts.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	w := l.windowOf(key, per)
 	return w.count(ctx, n)
@@ -44,13 +45,13 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	}
 	_, err = w.send(ctx, func() (uint64, error) { return l.client.Decrement(w.item(0), uint64(n)) })
 	if errors.Is(err, gomemcache.ErrCacheMiss) {
-		err = nil // it was evicted
+		err = nil // the item was evicted
 	}
 	c.Current -= n
 	return c, false, err
 }
 
-// clientWindow is the window of a key that the client's clock was in.
+// clientWindow is a key's current window by the client's clock.
 type clientWindow struct {
 	l      *Locker
 	key    string
@@ -102,7 +103,7 @@ func (w *clientWindow) add(ctx context.Context, n int64) (int64, error) {
 	return 0, errChanging
 }
 
-// read returns the count of a window: 0 for this one, 1 for the one before.
+// read returns the count of a window: 0 is this one, 1 the previous one.
 func (w *clientWindow) read(ctx context.Context, before int64) (int64, error) {
 	item, err := inflight.Do(ctx, &w.l.calls, w.key, w.l.timeout(), func() (*gomemcache.Item, error) {
 		return w.l.client.Get(w.item(before))
@@ -125,7 +126,7 @@ func (w *clientWindow) send(ctx context.Context, request func() (uint64, error))
 	return inflight.Do(ctx, &w.l.calls, w.key, w.l.timeout(), request)
 }
 
-// item returns the key of the item of this window, or of one before.
+// item returns the key of the item for this window, or for an earlier one.
 func (w *clientWindow) item(before int64) string {
 	mark := "!"
 	if w.l.prefix[0] == '!' {

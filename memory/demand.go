@@ -11,14 +11,15 @@ import (
 )
 
 // patience is how long an attempt waits for an answer. The owner is in this process, so it always
-// answers, at once unless the machine is overloaded.
+// answers, and at once unless the machine is overloaded.
 const patience = 10 * time.Second
 
-// maxAsked is how often an attempt asks for a lock that is given up for it each time and then taken
-// by another token.
+// maxAsked limits how often an attempt asks for a lock if another token takes the lock each time
+// after it was given up.
 const maxAsked = 3
 
-// owners are the users of a Locker that keep locks for their next callers. The zero value has none.
+// owners holds the users of a Locker that keep locks for their next callers. The zero value is
+// empty.
 type owners struct {
 	mu     sync.Mutex
 	byMark map[string]demand.Owner
@@ -31,8 +32,8 @@ type owner struct {
 	closed atomic.Bool
 }
 
-// Listen is for package cohort: o is told when another token wants a lock that a token with o's
-// mark holds.
+// Listen is for package cohort. It notifies o when another token wants a lock that is held by a
+// token with o's mark.
 func (l *Locker) Listen(o demand.Owner) demand.Listener {
 	if l == nil {
 		return nil
@@ -64,8 +65,8 @@ func (os *owners) of(mark string) demand.Owner {
 	return os.byMark[mark]
 }
 
-// tell tells the owner of holder, if it has one, that the lock is wanted. It does so later, since
-// the caller may hold a lock that the owner needs.
+// tell notifies the owner of holder, if it has one, that the lock is wanted. It does so in the
+// background, since the caller may hold a mutex that the owner needs.
 func (os *owners) tell(key, holder string) {
 	mark := demand.Mark(holder)
 	if mark == "" {
@@ -76,7 +77,8 @@ func (os *owners) tell(key, holder string) {
 	}
 }
 
-// ask asks the owner of holder, if it has one, to give the lock up, and reports whether it has.
+// ask asks the owner of holder, if it has one, to give the lock up. It reports whether the owner
+// has done so.
 func (os *owners) ask(ctx context.Context, key, holder string) (free bool, err error) {
 	mark := demand.Mark(holder)
 	if mark == "" {

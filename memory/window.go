@@ -13,11 +13,11 @@ import (
 
 var _ window.Enforcer = (*Locker)(nil)
 
-// Count adds n to the count of key in the present window, for a Limiter of package window. Windows
-// are those of the monotonic clock. Later calls, whatever their key, remove a few counts at a time
-// that are older than two windows.
+// Count adds n to the count of key in the current window, for a Limiter of package window. Windows
+// follow the monotonic clock. Later calls, with any key, remove a few old counts at a time, two
+// windows after their last change.
 //
-// An error means that nothing happened: ctx was done.
+// Count returns an error only if ctx was done. Nothing was counted then.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	c, _, err := l.CountUnder(ctx, key, n, window.Rule{Limit: math.MaxInt64, Per: per})
 	return c, err
@@ -33,7 +33,7 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	return c, counted, nil
 }
 
-// windows holds counts. Like locks, they are swept a part of a shard at a time, all shards in turn.
+// windows holds counts. Like locks, they are swept in small parts, one shard after the other.
 type windows struct {
 	shards [shardCount]windowShard
 	swept  atomic.Uint32
@@ -43,7 +43,7 @@ type windowShard struct {
 	mu     sync.Mutex
 	places map[windowKey]int // in counts
 	counts []windowCount     // in no order
-	hand   int               // the count that a sweep looks at next
+	hand   int               // the next count to sweep
 	ops    uint32
 	peak   int // the most counts that there were
 }
@@ -110,8 +110,8 @@ func (s *windowShard) add(k windowKey) (place int) {
 	return len(s.counts) - 1
 }
 
-// windowAt returns the number of the window at a time, and how much of it is left. A time may be
-// negative.
+// windowAt returns the number of the window at a time, and how much of the window is left. The time
+// may be negative.
 func windowAt(now, per time.Duration) (number int64, left time.Duration) {
 	number = int64(now / per)
 	if now%per < 0 {
@@ -120,8 +120,8 @@ func windowAt(now, per time.Duration) (number int64, left time.Duration) {
 	return number, time.Duration(number+1)*per - now
 }
 
-// sweep looks at the next few counts and removes those that matter no longer. The last one takes the
-// place of one that is removed.
+// sweep checks the next few counts and removes those that are no longer needed. The last count
+// takes the place of a removed one.
 func (s *windowShard) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,10 +12,11 @@ import (
 
 var _ window.Enforcer = (*Locker)(nil)
 
-// Count adds n to the count of key in the present window, for a Limiter of package window. The count
-// of key in a minute is the key "!locker:window:60000:", the number of the minute since 1970, and
-// ":" and key. One transaction increments it, sets its expiry and reads the server's time. If that
-// is in another window than the request was made for, another one moves the count there.
+// Count adds n to the count of key in the current window, for a Limiter of package window. With
+// windows of a minute, the count is stored in the Redis key "!locker:window:60000:", followed by
+// the number of the minute since 1970, ":" and key. One transaction increments it, sets its expiry
+// and reads the server's time. If that time is in another window than the request assumed, a second
+// transaction moves the count there.
 //
 // So Count takes 1 round trip, and 2 in the first 50 ms of a window and as the Locker's first call.
 // Until a count is moved, the previous one is too high. If there is an error, n may have been counted
@@ -47,13 +48,13 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	return reply.counts, reply.counted && err == nil, err
 }
 
-// windowReply is the outcome of a CountUnder.
+// windowReply is the outcome of CountUnder.
 type windowReply struct {
 	counts  window.Counts
 	counted bool
 }
 
-// countIn counts n in the present window, and returns the window's number.
+// countIn counts n in the current window, and returns the window's number.
 func (o *operation) countIn(key string, n int64, per time.Duration) (c window.Counts, number int64, err error) {
 	clock := o.l.clock
 	if !clock.client && !clock.known.Load() {
@@ -68,8 +69,8 @@ func (o *operation) countIn(key string, n int64, per time.Duration) (c window.Co
 	length := per.Microseconds()
 	now := clock.now() + clock.ahead.Load()
 	if !clock.client {
-		// An estimate that is too late would count in a window that others may count in as well. The
-		// offset includes the time that earlier requests took to arrive, up to late.
+		// An estimate that is too late would count in a window that others may count in as well.
+		// The offset includes the time that earlier requests took to arrive, up to late.
 		now -= late.Microseconds()
 	}
 	number = now / length
@@ -110,8 +111,8 @@ func (o *operation) countIn(key string, n int64, per time.Duration) (c window.Co
 	return c, 0, fmt.Errorf("the window of %v ended during each of %d requests", per, 1+maxRepeats)
 }
 
-// add returns the commands of a transaction that adds n to a count, which lasts until the end of the
-// next window.
+// add returns the commands of a transaction that adds n to a count, which lasts until the end of
+// the next window.
 func (o *operation) add(key string, per time.Duration, number, n int64) []command {
 	k := o.windowKey(key, per, number)
 	return []command{{"INCRBY", k, n}, {"EXPIRE", k, int64(2*per/time.Second) + 1}}
@@ -127,5 +128,5 @@ func countOf(reply any) (int64, error) {
 	if err != nil && err != redis.ErrNil {
 		return 0, fmt.Errorf("a count: %w", err)
 	}
-	return max(n, 0), nil // less if what was counted had expired before it was taken back
+	return max(n, 0), nil // negative if the count had expired before n was taken back
 }

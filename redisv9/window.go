@@ -13,14 +13,14 @@ import (
 
 var _ window.Enforcer = (*Locker)(nil)
 
-// Count adds n to the count of key in the present window, for a Limiter of package window, in one
-// request. The counts of key in minutes are the key "!window:locker:60000:" followed by key. Its
-// value contains the number of the window by the server's clock, and one SET writes it with its
-// expiry, at the end of the next window. If the server's clock is set back, the present counts stay
-// those of the present window.
+// Count adds n to the count of key in the current window, for a Limiter of package window, in one
+// request. With windows of a minute, the counts of key are stored in the Redis key
+// "!window:locker:60000:" followed by key. The value contains the number of the window by the
+// server's clock. One SET writes the value and its expiry, at the end of the next window. If the
+// server's clock is set back, the counts still count as those of the current window.
 //
-// If there is no reply, go-redis repeats the request once at most, whatever its MaxRetries is. So n
-// may count twice.
+// If there is no reply, go-redis repeats a request that counts no more than once, regardless of
+// MaxRetries. So n may count twice.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	c, _, err := l.CountUnder(ctx, key, n, window.Rule{Per: per})
 	return c, err
@@ -49,9 +49,10 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	})
 }
 
-// addend is a number to count on its way to the server. Its Sending has the key in place of a token,
-// and counts how often it was sent. After two requests without an answer, go-redis's next ones only
-// look, since the number may have been counted twice; they still bring the server's errors.
+// addend is the number to count in a request. Its Sending has the key in place of a token, and
+// counts how often the request was sent. After two requests without an answer, the number may have
+// been counted twice, so the next requests of go-redis only read. They still return the server's
+// errors.
 type addend struct {
 	*redislock.Sending
 	n     int64

@@ -11,8 +11,8 @@ import (
 
 var _ window.Enforcer = (*Locker)(nil)
 
-// Count adds n to the count of key in the present window, for a Limiter of package window, in one
-// request. The counts are those of package redisv9, and rueidis does not repeat the request.
+// Count adds n to the count of key in the current window, for a Limiter of package window, in one
+// request. Packages rueidis and redisv9 share their counts. rueidis does not repeat the request.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	c, _, err := l.CountUnder(ctx, key, n, window.Rule{Per: per})
 	return c, err
