@@ -67,8 +67,8 @@ func (o *observed) Substitute(l Locker) Locker {
 	return Observed(l, leaseless{o.observer})
 }
 
-// Around returns l with the observer of o, for a Locker that takes the place of the observed one, such
-// as one of package semaphore.
+// Around returns l with the observer of o, for a Locker that replaces the observed one, such as a
+// Locker of package semaphore.
 func (o *observed) Around(l Locker) Locker { return Observed(l, o.observer) }
 
 // Behind returns the Locker that is observed.
