@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Duration returns how long each part of the proof lasts: LOCKER_PROVE, or short without it.
+// Duration returns how long each part of the proof lasts: the value of LOCKER_PROVE, or short if it
+// is not set.
 func Duration(tb testing.TB, short time.Duration) time.Duration {
 	tb.Helper()
 	text := os.Getenv("LOCKER_PROVE")

@@ -1,8 +1,8 @@
-// Package proof collects the figures of docs/proof.md: what the long tests of this module counted.
+// Package proof collects the figures for docs/proof.md, which the long tests of this module count.
 //
-// A test calls [Record]. Each run of it adds one line to the file that the environment variable
-// LOCKER_PROOF names; the command in report makes the page from that file. Without the variable the
-// figures are only logged.
+// A test calls [Record]. Each run adds one line to the file that the environment variable
+// LOCKER_PROOF names. The command in report makes the page from that file. Without the variable,
+// the figures are only logged.
 package proof
 
 import (
@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// A Row is what one test counted.
+// A Row contains the figures of one test.
 type Row struct {
 	Section string  // a heading of the page, for instance "Histories"
 	Name    string  // of the row in the section's table
@@ -29,8 +29,8 @@ type Count struct {
 // Of returns a Count of a value as fmt prints it.
 func Of(name string, value any) Count { return Count{name, fmt.Sprint(value)} }
 
-// Record logs the figures of a test and adds them to the file, if there is one. A test that failed
-// has none.
+// Record logs the figures of a test and adds them to the file, if there is one. It ignores tests
+// that failed.
 func Record(t testing.TB, section, name string, counts ...Count) {
 	t.Helper()
 	var line strings.Builder
@@ -46,7 +46,8 @@ func Record(t testing.TB, section, name string, counts ...Count) {
 	if err != nil {
 		t.Fatal("proof:", err)
 	}
-	// One write of one line: several packages' tests append to the file at once.
+	// One write for the line, since the tests of several packages append to the file at the same
+	// time.
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal("proof:", err)

@@ -34,14 +34,14 @@ func (o Overlap) For() time.Duration { return min(o.First.Until, o.Second.Until)
 
 func (o Overlap) String() string { return fmt.Sprintf("%v; %v: %v", o.First, o.Second, o.For()) }
 
-// Overlaps returns each belief that began during an earlier one of its key, with the one of those
-// that lasted longest. A belief that ended before it began is none.
+// Overlaps returns each belief that began during an earlier belief of its key, paired with the
+// earlier one that lasted longest. It ignores beliefs that ended before they began.
 func Overlaps(beliefs []Interval) (all []Overlap) {
 	sorted := slices.DeleteFunc(slices.Clone(beliefs), func(i Interval) bool { return i.Until <= i.From })
 	slices.SortFunc(sorted, func(a, b Interval) int {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.From, b.From))
 	})
-	var last Interval // of the key, the one that ends last
+	var last Interval // the interval of the key that ends last
 	for n, i := range sorted {
 		switch {
 		case n == 0 || i.Key != last.Key:

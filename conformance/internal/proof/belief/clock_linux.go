@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// clockMonotonic is CLOCK_MONOTONIC, on which Go's own monotonic times are as well.
+// clockMonotonic is CLOCK_MONOTONIC, which is also the clock of Go's monotonic times.
 const clockMonotonic = 1
 
 // Clock returns the time of a clock that all processes of the machine share, and that is never set.
@@ -19,8 +19,8 @@ func Clock() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// base is one moment by both clocks. The shared clock was read first, so what [At] returns is
-// never late, and early by no more than these two readings were apart.
+// base is one moment by both clocks. The shared clock was read first, so the result of [At] is
+// never late, and is early by no more than the time between the two readings.
 var base = func() (b struct {
 	clock time.Duration
 	time  time.Time

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// Ledger is memory that processes share and that outlasts each of them: beliefs, and words for
-// whatever else they count. A process that is killed leaves in it what it believed.
+// Ledger is memory that processes share and that outlasts them. It contains beliefs, including
+// those of processes that were killed, and words for other counts.
 type Ledger struct {
 	mem   []byte
 	words int
@@ -21,8 +21,8 @@ const (
 	slotSize = 3 * wordSize // key and holder, from, until
 )
 
-// Create makes a ledger of a new file, with room for so many words and beliefs. The file takes no
-// more disk space than what was written.
+// Create makes a ledger in a new file, with room for that many words and beliefs. The file takes no
+// more disk space than what was written to it.
 func Create(path string, words, beliefs int) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -35,7 +35,7 @@ func Create(path string, words, beliefs int) error {
 	return nil
 }
 
-// Open maps the file of a ledger that was created with so many words.
+// Open maps the file of a ledger that was created with that many words.
 func Open(path string, words int) (*Ledger, error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -53,7 +53,7 @@ func Open(path string, words int) (*Ledger, error) {
 	return &Ledger{mem, words}, nil
 }
 
-// Close unmaps the ledger, which must not be used any more.
+// Close unmaps the ledger, which must not be used afterwards.
 func (l *Ledger) Close() error { return syscall.Munmap(l.mem) }
 
 func (l *Ledger) at(offset int) *atomic.Uint64 {
@@ -76,16 +76,17 @@ func (l *Ledger) Add(i Interval) Belief {
 	l.at(offset + wordSize).Store(uint64(i.From))
 	until := l.at(offset + 2*wordSize)
 	until.Store(uint64(i.Until))
-	// This is last: until then, the slot is of a process that was killed before it had written all.
+	// This is last, so that the slot stays empty if the process is killed before it has written
+	// all.
 	l.at(offset).Store(uint64(i.Key+1)<<32 | uint64(i.Holder))
 	return Belief{slot: l.at(offset), until: until}
 }
 
-// Until moves the end of a belief. A holder moves it nearer before it gives up the lock, and
-// further off after the lock was extended.
+// Until moves the end of a belief. A holder moves it forward in time after the lock was extended,
+// and back before it gives up the lock.
 func (b Belief) Until(t time.Duration) { b.until.Store(uint64(t)) }
 
-// Beliefs returns what was recorded.
+// Beliefs returns the recorded beliefs.
 func (l *Ledger) Beliefs() (all []Interval) {
 	for offset := (1 + l.words) * wordSize; offset+slotSize <= len(l.mem); offset += slotSize {
 		n := (offset - (1+l.words)*wordSize) / slotSize

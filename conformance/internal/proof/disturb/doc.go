@@ -1,3 +1,3 @@
-// Package disturb proves what happens to locks under load while their server is disturbed: flushed,
-// full, paused, restarted, out of connections, or with other rights.
+// Package disturb tests locks under load while their server is disturbed: flushed, full, paused,
+// restarted, out of connections, or with changed permissions.
 package disturb

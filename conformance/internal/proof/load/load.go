@@ -1,5 +1,5 @@
-// Package load uses locks as a busy service does, and compares what its callers believe: that is how
-// the packages clocks, disturb and soak know what a disturbance has done.
+// Package load uses locks as a busy service does, and compares the beliefs of its callers. Packages
+// clocks, disturb and soak use it to find the effects of a disturbance.
 package load
 
 import (
@@ -23,14 +23,14 @@ type Config struct {
 	Workers int             // for each Locker
 	Keys    []string
 	TTL     time.Duration
-	Hold    time.Duration // at most
-	Wait    time.Duration // how long a caller waits, at most
+	Hold    time.Duration // the longest time that a lock is held
+	Wait    time.Duration // the longest time that a caller waits
 	Vanish  bool          // some holders do not unlock
 	Fence   bool          // some holders mint fencing numbers, where there are any
 }
 
-// A Belief is the time in which a caller believed that it held a lock. The server had granted the lock
-// between Asked and From.
+// A Belief is the time in which a caller believed that it held a lock. The server had granted the
+// lock between Asked and From.
 type Belief struct {
 	Key, Token         string
 	Asked, From, Until time.Time
@@ -39,14 +39,14 @@ type Belief struct {
 // An Overlap is two beliefs that contradict each other.
 type Overlap struct{ First, Second Belief }
 
-// Load is one that runs.
+// Load is a running load.
 type Load struct {
 	config Config
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
 
 	mu      sync.Mutex
-	beliefs []Belief // the latest ones
+	beliefs []Belief // the latest beliefs
 	found   map[[2]string]Overlap
 	fences  map[string]uint64 // by key
 	errs    map[string]int
@@ -73,7 +73,7 @@ func Start(c Config) *Load {
 	return l
 }
 
-// turn takes a lock, holds it for a while, and gives it back.
+// turn takes a lock, holds it for a while, and releases it.
 func (l *Load) turn(ctx context.Context, lock locker.Locker) {
 	c := l.config
 	key := c.Keys[rand.N(len(c.Keys))]
@@ -116,7 +116,7 @@ func (l *Load) turn(ctx context.Context, lock locker.Locker) {
 	l.unlock(lease)
 }
 
-// unlock unlocks a lease until that is certain, or its ttl has passed.
+// unlock repeats Unlock until the lock is certainly released, or its ttl has passed.
 func (l *Load) unlock(lease *locker.Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.config.TTL)
 	defer cancel()
@@ -135,7 +135,7 @@ func (l *Load) unlock(lease *locker.Lease) {
 	}
 }
 
-// fence mints a number, which must be greater than all that were minted before it began to.
+// fence mints a number, which must be greater than all numbers that were minted before the call.
 func (l *Load) fence(ctx context.Context, lease *locker.Lease) {
 	l.mu.Lock()
 	before := l.fences[lease.Key()]
@@ -157,7 +157,8 @@ func (l *Load) fence(ctx context.Context, lease *locker.Lease) {
 	l.fences[lease.Key()] = max(l.fences[lease.Key()], n)
 }
 
-// manyBeliefs are compared at once. Those that are much older than any ttl are then forgotten.
+// manyBeliefs is how many beliefs are compared at a time. Beliefs much older than any ttl are then
+// forgotten.
 const manyBeliefs = 10_000
 
 // note adds a belief that has ended.
@@ -184,7 +185,7 @@ func (l *Load) failed(ctx context.Context, err error) {
 		l.gaveUp.Add(1)
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-	default: // a backend that is down must not be asked as fast as it can refuse
+	default: // do not retry as fast as a backend that is down can refuse
 		_ = rest(ctx, 5*time.Millisecond)
 	}
 	l.errors.Add(1)
@@ -220,20 +221,20 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// Report is what a load has seen.
+// Report contains the results of a load.
 type Report struct {
 	Leases, Lost, GaveUp, Errors int64
-	Fences, Backward             int64 // numbers, and those that are not greater than an earlier one
+	Fences, Backward             int64 // all numbers, and those not greater than an earlier one
 	Overlaps                     []Overlap
 	LongestWait                  time.Duration  // of a caller that was served
-	Overrun                      time.Duration  // by which a caller returned after its context's end
-	Messages                     map[string]int // of the errors, some of them
+	Overrun                      time.Duration  // how long after its context's end a caller returned
+	Messages                     map[string]int // of some of the errors
 }
 
-// patience is how long callers may take to return. Only those that hang take so long.
+// patience is how long callers may take to return. Only callers that hang take longer.
 const patience = 2 * time.Minute
 
-// Stop ends the load and waits for all its callers. One that does not return fails the test.
+// Stop ends the load and waits for all its callers. If one does not return, the test fails.
 func (l *Load) Stop(tb testing.TB) Report {
 	tb.Helper()
 	l.stop()
@@ -275,7 +276,7 @@ func overlaps(all []Belief) (found []Overlap) {
 	return found
 }
 
-// Serves checks that every Locker gets every lock, and returns how long the last one took.
+// Serves checks that every Locker gets every lock, and returns the time until the last lock.
 func Serves(tb testing.TB, lockers []locker.Locker, keys []string, ttl time.Duration) time.Duration {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

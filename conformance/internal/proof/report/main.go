@@ -2,8 +2,8 @@
 //
 //	cd conformance/internal/proof && go run ./report results.jsonl > ../../../docs/proof.md
 //
-// The text above the tables, and what each section shows, is in page.md, in which a line
-// "<!-- table: SECTION -->" stands for the table of a section.
+// The text of the page is in page.md. A line "<!-- table: SECTION -->" in it stands for the table
+// of a section.
 package main
 
 import (
@@ -54,7 +54,7 @@ func run(path string, out io.Writer) error {
 	return err
 }
 
-// read returns the rows of each section. Of two rows with one name the later replaces the earlier.
+// read returns the rows of each section. A later row replaces an earlier one with the same name.
 func read(data []byte) (map[string][]proof.Row, error) {
 	sections := make(map[string][]proof.Row)
 	lines := bufio.NewScanner(bytes.NewReader(data))
@@ -73,7 +73,8 @@ func read(data []byte) (map[string][]proof.Row, error) {
 	return sections, lines.Err()
 }
 
-// fill puts the tables into the page. It is an error if a table has no place, or a place no table.
+// fill puts the tables into the page. It returns an error if a table has no place or a place has no
+// table.
 func fill(page string, sections map[string][]proof.Row) (string, error) {
 	var wrong []string
 	used := make(map[string]bool)
@@ -98,7 +99,7 @@ func fill(page string, sections map[string][]proof.Row) (string, error) {
 	return text, nil
 }
 
-// markdown returns the table of a section, with a column for every name that a row has.
+// markdown returns the table of a section, with a column for each name of a count.
 func markdown(rows []proof.Row) string {
 	var names []string
 	for _, row := range rows {

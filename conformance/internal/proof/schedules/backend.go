@@ -13,7 +13,7 @@ import (
 	"github.com/golockers/locker/memory"
 )
 
-// dice is a source of chance that goroutines share.
+// dice is a source of random numbers that goroutines share.
 type dice struct {
 	mu sync.Mutex
 	r  *rand.Rand
@@ -33,7 +33,7 @@ func (d *dice) upTo(most time.Duration) time.Duration { return time.Duration(d.n
 
 var errInjected = errors.New("injected")
 
-// backend is a Locker over memory. Of ten requests, so many as faults says are lost, late or answered
+// backend is a Locker over memory. On average, faults of ten requests are lost, late or answered
 // with an error.
 type backend struct {
 	locks *memory.Locker
@@ -51,8 +51,8 @@ func (b *backend) heal() {
 	b.faults = 0
 }
 
-// call carries out a request, or not. mayBeLate means that the request may arrive after the call has
-// returned an error.
+// call executes a request, unless the request is lost. If mayBeLate is true, the request may arrive
+// after the call has returned an error.
 func call[T any](ctx context.Context, b *backend, mayBeLate bool, request func(context.Context) (T, error)) (T, error) {
 	var none T
 	b.mu.Lock()
@@ -62,7 +62,7 @@ func call[T any](ctx context.Context, b *backend, mayBeLate bool, request func(c
 		return request(ctx)
 	}
 	switch kind := b.n(5); {
-	case kind == 0: // it does not arrive
+	case kind == 0: // the request does not arrive
 		return none, errInjected
 	case kind == 1 && mayBeLate:
 		delay := b.upTo(time.Second)
@@ -71,17 +71,17 @@ func call[T any](ctx context.Context, b *backend, mayBeLate bool, request func(c
 			_, _ = request(context.Background())
 		}()
 		return none, errInjected
-	case kind <= 2: // it arrives, and its answer is lost
+	case kind <= 2: // the request arrives, and its answer is lost
 		if _, err := request(ctx); err != nil {
 			return none, err
 		}
 		return none, errInjected
-	case kind == 3: // it is slow
+	case kind == 3: // the request is slow
 		if err := rest(ctx, b.upTo(300*time.Millisecond)); err != nil {
 			return none, err
 		}
 		return request(ctx)
-	default: // its answer is slow
+	default: // the answer is slow
 		v, err := request(ctx)
 		if late := rest(ctx, b.upTo(300*time.Millisecond)); late != nil {
 			return none, late
@@ -108,8 +108,8 @@ func (b *backend) Acquire(ctx context.Context, key, token string, ttl time.Durat
 	})
 }
 
-// Extend never arrives late for a key whose leases are detached: it would shorten the lock of the
-// process that has taken it over, which the documentation of Resume excludes.
+// Extend never arrives late for a key whose leases are detached. A late Extend would shorten the
+// lock of the process that resumed it, which the documentation of Resume excludes.
 func (b *backend) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	return call(ctx, b, key != detachedKey, func(ctx context.Context) (bool, error) {
 		if b.wrong == extendsNothing && ctx.Err() == nil {
@@ -137,7 +137,7 @@ func (b *backend) Inspect(ctx context.Context, key string) (locker.Info, error) 
 	return b.locks.Inspect(ctx, key)
 }
 
-// fenced is a backend with fencing numbers, as all of these are from here on.
+// fenced is a backend with fencing numbers, as are the types below.
 type fenced struct{ *backend }
 
 type number struct {
@@ -182,7 +182,7 @@ func (q queued) Wait(ctx context.Context, key, token string, ttl time.Duration) 
 	})
 }
 
-// mutant is a way in which a backend is broken.
+// mutant is a kind of broken backend.
 type mutant int
 
 const (

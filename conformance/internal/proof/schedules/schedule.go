@@ -18,13 +18,13 @@ const detachedKey = "detached"
 
 var keys = []string{"a", "b", "c", detachedKey}
 
-// schedule is one run: a few goroutines that use two Lockers of one backend, and what they believe.
+// schedule is one run of a few goroutines that use two Lockers of one backend, with their beliefs.
 type schedule struct {
 	*dice
 	backend *backend
 	lockers []locker.Locker
 	keyed   []*locker.Keyed
-	direct  bool        // the token of a lease is the one that the backend knows
+	direct  bool        // the backend knows a lock by the token of its lease
 	left    chan string // tokens of detachedKey that were detached
 
 	mu         sync.Mutex
@@ -33,11 +33,11 @@ type schedule struct {
 	beliefs    map[string][]*locker.Lease
 	fences     map[string]uint64
 	insides    map[string]int // by Keyed and key
-	waiters    int            // by the sum over all events
+	waiters    int            // the sum over all events
 	leases     int
 }
 
-// Counts is what happened in schedules.
+// Counts counts the events of schedules.
 type Counts struct {
 	Leases, Refused, Errors, Lost, Resumed, Fences int
 }
@@ -51,7 +51,7 @@ func (c *Counts) Add(more Counts) {
 	c.Fences += more.Fences
 }
 
-// Run makes the schedule of a seed, inside a bubble, and returns what was wrong.
+// Run runs the schedule of a seed, inside a bubble, and returns the violations.
 func run(seed uint64, wrong mutant) (Counts, []string) {
 	d := newDice(seed)
 	b := &backend{locks: memory.New(), dice: d, wrong: wrong, faults: d.n(5)}
@@ -114,7 +114,7 @@ func (s *schedule) Observe(_ context.Context, e locker.Event) {
 	s.leases += e.Leases
 }
 
-// settled checks that nothing is left when all have gone.
+// settled checks that nothing is left when all callers have returned.
 func (s *schedule) settled() {
 	for _, key := range keys {
 		if info, _ := s.backend.locks.Inspect(context.Background(), key); info.Token != "" || info.Waiters > 0 {
@@ -156,7 +156,7 @@ func (s *schedule) granted(lease *locker.Lease) {
 	}
 }
 
-// ended notes that a caller believes so no longer.
+// ended notes that a caller no longer believes that it holds a lock.
 func (s *schedule) ended(lease *locker.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +166,9 @@ func (s *schedule) ended(lease *locker.Lease) {
 
 func isBelieved(l *locker.Lease) bool { return l.Err() == nil && time.Now().Before(l.Deadline()) }
 
-// compare checks that a lease promises no more than the backend keeps. Another goroutine may extend the
-// lock at the same time, longer or shorter, so the lease is looked at before and after the backend.
+// compare checks that a lease does not outlast the backend's lock. Another goroutine may extend the
+// lock at the same time, longer or shorter, so compare reads the lease before and after the
+// backend.
 func (s *schedule) compare(lease *locker.Lease) {
 	if !s.direct {
 		return
@@ -180,7 +181,7 @@ func (s *schedule) compare(lease *locker.Lease) {
 	}
 }
 
-// unlock unlocks a lease, again after an error.
+// unlock unlocks a lease, and tries again after an error.
 func (s *schedule) unlock(ctx context.Context, lease *locker.Lease, unlock func(context.Context) error) {
 	s.compare(lease)
 	believed := isBelieved(lease)

@@ -25,8 +25,8 @@ func isConsequence(err error) bool {
 	return false
 }
 
-// turn is what one caller does. A patient caller is never canceled, and tries again after errors, so
-// it must be served.
+// turn runs one caller. A patient caller is never canceled, and tries again after errors, so it
+// must be served.
 func (s *schedule) turn(l locker.Locker, keyed *locker.Keyed, patient bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *schedule) options() (opts []locker.Option) {
 	return opts
 }
 
-// patient must be served, in a few minutes at the worst.
+// patient waits for a lock, and must be served within a few minutes.
 func (s *schedule) patient(l locker.Locker) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -122,7 +122,7 @@ func (s *schedule) lock(ctx context.Context, l locker.Locker) {
 	}
 }
 
-// use holds a lock for a while, with all that its holder may do.
+// use holds a lock for a while, and does anything that a holder may do.
 func (s *schedule) use(lease *locker.Lease) {
 	ctx, cancel := lease.Context(context.Background())
 	defer cancel()
@@ -223,7 +223,7 @@ func (s *schedule) all(ctx context.Context, l locker.Locker) {
 	_ = leases.Unlock(context.Background()) // after an error
 }
 
-// byKey holds the lock of a Keyed, which has one holder even if its lock is lost.
+// byKey holds the lock of a Keyed, which has only one holder even if its lock is lost.
 func (s *schedule) byKey(ctx context.Context, k *locker.Keyed) {
 	key := s.key()
 	var err error
