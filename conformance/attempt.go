@@ -14,7 +14,7 @@ import (
 // attempt is one run of a check of RunCache or RunCounter, with the history of its calls.
 type attempt struct {
 	began   time.Time
-	mu      sync.Mutex // also of what embeds the attempt
+	mu      sync.Mutex // also guards the fields of the type that embeds the attempt
 	history []string
 }
 
@@ -59,8 +59,9 @@ func (a *attempt) conclude(name, rule, cause string, run func()) (r cacheResult)
 	return cacheResult{}
 }
 
-// called makes a call under ctx, or if that is nil under one that lasts long enough, and returns
-// when it returned. A call that has not returned long after its context ended is left behind.
+// called makes a call with ctx, or with a context that lasts long enough if ctx is nil, and returns
+// the time when the call returned. It abandons a call that has not returned long after its context
+// ended.
 func called[T any](ctx context.Context, call func(ctx context.Context) (T, error)) (v T, end time.Time, err error) {
 	if ctx == nil {
 		var cancel context.CancelFunc
@@ -97,7 +98,7 @@ func called[T any](ctx context.Context, call func(ctx context.Context) (T, error
 	}
 }
 
-// reportTo tells t the result of a check.
+// reportTo reports the result of a check to t.
 func (r cacheResult) reportTo(t *testing.T, strict bool) {
 	t.Helper()
 	switch {

@@ -15,18 +15,18 @@ import (
 
 // CounterConfig describes a [window.Counter] under test.
 type CounterConfig struct {
-	// New returns a Counter with connections of its own to the backend at addr, as another process
-	// would have; it closes them in tb.Cleanup. New is called several times for each check, always
-	// on a healthy link, and once in a testing/synctest bubble. A Counter in memory is always the
-	// same one.
+	// New returns a Counter with its own connections to the backend at addr, as another process
+	// would have, and closes them in tb.Cleanup. New is called several times for each check, always
+	// on a healthy link, and once in a testing/synctest bubble. For a backend in memory, it returns
+	// the same Counter each time.
 	New func(tb testing.TB, addr string) window.Counter
 
 	// Addr is the backend's TCP address. If it is empty, New ignores addr, and the checks in which
-	// the network fails, or the client's clock is wrong, are skipped.
+	// the network fails or the client's clock is wrong are skipped.
 	Addr string
 
-	// Eternal returns how many records the backend has that have no expiry, apart from those that
-	// it had before RunCounter. If it is nil, the check that needs it is skipped.
+	// Eternal returns the number of records without an expiry that the backend has, not counting
+	// those that it had before RunCounter. If Eternal is nil, the check that needs it is skipped.
 	Eternal func(ctx context.Context) (int, error)
 
 	// Skip names checks that cannot pass on this backend, each with the reason, which is printed.
@@ -45,9 +45,9 @@ type CounterConfig struct {
 //	}
 //
 // Each check is a subtest. All of them run at the same time, and RunCounter returns when they are
-// done. A check that could not decide, because a window ended too soon on a slow machine, is tried
-// again with longer windows. In the end it is inconclusive, which counts as skipped, or as failed
-// with LOCKER_CONFORMANCE=strict in the environment.
+// done. If a check cannot decide because a window ended too soon on a slow machine, it is tried
+// again with longer windows. If it still cannot decide, it is inconclusive, which counts as
+// skipped, or as failed with LOCKER_CONFORMANCE=strict in the environment.
 func RunCounter(t *testing.T, c CounterConfig) {
 	t.Helper()
 	if err := c.complete(); err != nil {
@@ -65,7 +65,7 @@ func RunCounter(t *testing.T, c CounterConfig) {
 	all.Wait()
 }
 
-// complete returns what is wrong with c.
+// complete returns an error if c is invalid.
 func (c *CounterConfig) complete() error {
 	if c.New == nil {
 		return errors.New("CounterConfig.New is nil: it must return a Counter on the backend under test")
@@ -104,5 +104,5 @@ func counterChecks() []counterCheck {
 	return slices.Concat(counterBasicChecks(), counterWindowChecks(), counterUnderChecks(), counterFaultChecks())
 }
 
-// longWindow is one that does not end during a check, unless it is just about to.
+// longWindow is the length of a window that does not end during a check, unless its end is near.
 const longWindow = time.Hour

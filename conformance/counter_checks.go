@@ -10,7 +10,7 @@ import (
 	"github.com/golockers/locker/window"
 )
 
-// The rules of a Counter, as the documentation of package window has them.
+// The rules of a Counter, quoted from the documentation of package window.
 const (
 	counterOnce    = "Count adds n once, as one atomic step, and returns the sum."
 	counterLooks   = "If n is 0, it only looks."
@@ -24,7 +24,7 @@ const (
 	counterDown    = "An error means that it is unknown whether n was added."
 )
 
-// counterBasicChecks are those of one window.
+// counterBasicChecks are the checks within one window.
 func counterBasicChecks() []counterCheck {
 	return []counterCheck{
 		{
@@ -84,7 +84,7 @@ func checkCountLarge(e *counterEnv) {
 	e.a.counts(key, 1, window.MaxPer)
 }
 
-// Every count gets a sum of its own, and the last one is the number of all.
+// Every count gets a different sum, and the last sum is the number of counts.
 func checkCountConcurrent(e *counterEnv) {
 	key := e.key()
 	first := e.a.counts(key, 1, longWindow)
@@ -163,7 +163,7 @@ func checkCountLengths(e *counterEnv) {
 	e.b.counts(key, 0, 2*longWindow).unbroken(other).wants(2, 0)
 }
 
-// counterUnderChecks are those of an Enforcer.
+// counterUnderChecks are the checks of an Enforcer.
 func counterUnderChecks() []counterCheck {
 	under := []counterNeed{needsEnforcer}
 	return []counterCheck{
@@ -216,8 +216,8 @@ func checkUnderAll(e *counterEnv) {
 	e.a.under(key, 1, rule).unbroken(first).wantsCounted(false).wants(10, 0)
 }
 
-// A Counter may count and take back, so that calls at the same time are denied that would have been
-// allowed by themselves. But never too many are allowed, and in the end none is missing.
+// A Counter may count and take back, so that concurrent calls are denied that would otherwise be
+// allowed. But it must never allow too many, and in the end no count may be missing.
 func checkUnderConcurrent(e *counterEnv) {
 	key, rule := e.key(), window.Rule{Limit: 20, Per: longWindow}
 	first := e.a.under(key, 1, rule).wantsCounted(true)

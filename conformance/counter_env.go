@@ -11,7 +11,7 @@ import (
 	"github.com/golockers/locker/window"
 )
 
-// counterEnv is one run of a check: two Counters, A and B, that stand for two processes.
+// counterEnv is one run of a check, with two Counters, A and B, that represent two processes.
 type counterEnv struct {
 	attempt
 	tb     testing.TB
@@ -19,7 +19,7 @@ type counterEnv struct {
 	slower int // how many times longer the windows are than in the first attempt
 
 	a, b *counterClient
-	keys map[string]int // their numbers
+	keys map[string]int // the number of each key
 }
 
 // judge runs the check, again with longer windows if it could not decide.
@@ -60,10 +60,10 @@ func (e *counterEnv) client(name, addr string) *counterClient {
 	return &counterClient{e: e, name: name, counter: c}
 }
 
-// window is one whose end the check waits for.
+// window returns the length of a window whose end the check waits for.
 func (e *counterEnv) window(d time.Duration) time.Duration { return time.Duration(e.slower) * d }
 
-// key returns a new key, of which nothing is counted.
+// key returns a new key without counts.
 func (e *counterEnv) key() string { return e.named("conformance/" + rand.Text()) }
 
 func (e *counterEnv) named(key string) string {
@@ -82,32 +82,32 @@ func (e *counterEnv) describeKey(key string) string {
 	return fmt.Sprintf("k%d", e.keys[key])
 }
 
-// fail ends the check: the reply is not what it must be.
+// fail ends the check, because the reply is wrong.
 func (e *counterEnv) fail(r countReply, want string) {
 	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s", e.historyText(), r.call, want, r))
 }
 
-// tooSlow ends the attempt: a window ended before it could be looked at.
+// tooSlow ends the attempt, because a window ended before its counts could be read.
 func (e *counterEnv) tooSlow() {
 	e.end(cacheInconclusive, "a window ended in the middle of the check\n"+e.historyText())
 }
 
-// counterClient is a Counter that records what it is asked.
+// counterClient is a Counter that records its calls.
 type counterClient struct {
 	e       *counterEnv
 	name    string
 	counter window.Counter
-	ctx     context.Context // of its calls; nil: one that lasts long enough
+	ctx     context.Context // of its calls; if nil, a context that lasts long enough
 }
 
-// with returns a client whose calls have ctx.
+// with returns a client whose calls use ctx.
 func (c *counterClient) with(ctx context.Context) *counterClient {
 	with := *c
 	with.ctx = ctx
 	return &with
 }
 
-// countReply is what a call returned, and when.
+// countReply is the result of a call, and the time when it returned.
 type countReply struct {
 	e          *counterEnv
 	call       string
@@ -143,7 +143,7 @@ func (c *counterClient) do(r countReply, call func(ctx context.Context) (window.
 	return r
 }
 
-// tries calls Count, whatever the answer.
+// tries calls Count, which may fail.
 func (c *counterClient) tries(key string, n int64, per time.Duration) countReply {
 	return c.do(countReply{
 		call: fmt.Sprintf("Count(%s, %d, %v)", c.e.describeKey(key), n, per), key: key, n: n, rule: window.Rule{Per: per},
@@ -163,7 +163,7 @@ func (c *counterClient) under(key string, n int64, rule window.Rule) countReply 
 	return c.triesUnder(key, n, rule).plausible()
 }
 
-// triesUnder calls CountUnder, whatever the answer.
+// triesUnder calls CountUnder, which may fail.
 func (c *counterClient) triesUnder(key string, n int64, rule window.Rule) countReply {
 	return c.do(countReply{
 		call: fmt.Sprintf("CountUnder(%s, %d, %d in %v)", c.e.describeKey(key), n, rule.Limit, rule.Per),
@@ -198,16 +198,16 @@ func (r countReply) wants(current, previous int64) countReply {
 	return r
 }
 
-// clockSlack is how much two clocks may drift apart in one check, and what they are rounded to.
+// clockSlack is how much two clocks may differ in one check, because of drift and rounding.
 const clockSlack = 20 * time.Millisecond
 
-// ends returns the moments between which the window of r ends.
+// ends returns the earliest and the latest time at which the window of r may end.
 func (r countReply) ends() (earliest, latest time.Time) {
 	return r.start.Add(r.counts.Left - clockSlack), r.end.Add(r.counts.Left + clockSlack)
 }
 
-// after returns how many windows after first's the one of r is. It ends the attempt if that cannot be
-// told.
+// after returns the number of windows between first's and r's. It ends the attempt if that cannot
+// be determined.
 func (r countReply) after(first countReply) int {
 	per := first.rule.Per
 	if r.end.Sub(r.start) > per/4 || first.end.Sub(first.start) > per/4 {
@@ -217,7 +217,7 @@ func (r countReply) after(first countReply) int {
 	return int((between + per/2) / per)
 }
 
-// unbroken ends the attempt unless r was in the window in which first was.
+// unbroken ends the attempt unless r was in the same window as first.
 func (r countReply) unbroken(first countReply) countReply {
 	return r.isAfter(first, 0)
 }
@@ -236,7 +236,7 @@ func (r countReply) over() {
 	time.Sleep(time.Until(latest))
 }
 
-// fresh returns when a window of length per has begun a moment ago, so that most of it is left.
+// fresh waits until a window of length per has just begun, so that most of it is left.
 func (e *counterEnv) fresh(per time.Duration) {
 	for range 20 {
 		r := e.a.counts(e.key(), 0, per)

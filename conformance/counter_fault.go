@@ -10,7 +10,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/faultproxy"
 )
 
-// counterFaultChecks are those in which the network fails. C is a process behind a proxy.
+// counterFaultChecks are the checks in which the network fails. C is a process behind a proxy.
 func counterFaultChecks() []counterCheck {
 	addr := []counterNeed{needsCounterAddr}
 	return []counterCheck{
@@ -53,7 +53,7 @@ func (e *counterEnv) proxied() (*counterClient, *faultproxy.Proxy) {
 	return c, proxy
 }
 
-// warm makes calls, so that the next one needs no more requests than it has to.
+// warm makes calls, so that the next call needs as few requests as possible.
 func (e *counterEnv) warm(c *counterClient) {
 	key := e.key()
 	for range 2 {
@@ -61,11 +61,11 @@ func (e *counterEnv) warm(c *counterClient) {
 	}
 }
 
-// C pauses before its first request, then before its second, and so on, until the window is over and
-// everything that was counted in it may have expired.
+// C pauses before its first request, in another call before its second, and so on. Each pause lasts
+// until the window has ended and everything that was counted in it may have expired.
 func checkCountPaused(e *counterEnv) {
 	c, proxy := e.proxied()
-	for _, before := range []int64{1, 0} { // whether there is a count already
+	for _, before := range []int64{1, 0} { // with and without an earlier count
 		for _, windows := range []int{1, 2} {
 			for step := 1; step <= maxSteps && e.paused(c, proxy, step, before, windows); step++ {
 			}
@@ -100,7 +100,7 @@ func (e *counterEnv) paused(c *counterClient, proxy *faultproxy.Proxy, step int,
 	first.over()
 	time.Sleep(time.Duration(windows-1) * per)
 	select {
-	case <-done: // C's client did not wait for so long, and repeated its request
+	case <-done: // C's client did not wait that long, and repeated its request
 		fault.Release()
 		return true
 	default:
@@ -145,7 +145,7 @@ func checkCountReplyLost(e *counterEnv) {
 	}
 }
 
-// wantAtMostTwice fails unless the count, which was 1, is what r may have left.
+// wantAtMostTwice fails unless the count, which was 1, is one that r may have caused.
 func (e *counterEnv) wantAtMostTwice(r, now countReply) {
 	least := int64(1)
 	if r.err == nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// counterWindowChecks are those of the turn from one window to the next.
+// counterWindowChecks are the checks of the change from one window to the next.
 func counterWindowChecks() []counterCheck {
 	return []counterCheck{
 		{
@@ -76,8 +76,8 @@ func checkWindowLeft(e *counterEnv) {
 }
 
 // Processes count the same key while windows pass. In each window the sums are 1, 2, 3 and so on,
-// and the next window has the last of them as the previous count. For a moment it may differ by
-// the calls that are under way: a client may count in the window in which it sent the request, or
+// and the next window has the last of them as the previous count. For a moment it may differ by the
+// calls that are under way, since a client may count in the window in which it sent the request, or
 // move its count.
 func checkWindowStorm(e *counterEnv) {
 	const workers = 6
@@ -161,8 +161,8 @@ func checkThousandTurns(e *counterEnv) {
 	e.wantNoEternal()
 }
 
-// follow requires that each call of one process after another counts 1, and returns how often a
-// window ended between two of them.
+// follow requires that each call counts 1 while processes take turns, and returns how often a
+// window ended between two calls.
 func (e *counterEnv) follow(replies []countReply) (turns int) {
 	last := replies[0].plausible()
 	for i, r := range replies {

@@ -10,9 +10,9 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// demandChecks are about a Locker that keeps a lock after its release, for the next caller of its
-// process, until another process demands it. Nothing that callers can see is different from other
-// Lockers, so all of them must pass.
+// demandChecks are for Lockers that keep a lock after its release, for the next caller of the
+// process, until another process demands it. Callers must not see a difference from other Lockers,
+// so every Locker must pass them.
 func demandChecks() []harness.Check {
 	return []harness.Check{{
 		Name:  "demand/gives-way",
@@ -107,7 +107,7 @@ func checkDemandDeadline(e *harness.Env) {
 			return true
 		})
 	})
-	// The lock is kept beyond its time, and then another token takes it.
+	// The lock is kept until its time has passed, and then another token takes it.
 	e.InTime(what, func(scale time.Duration) bool {
 		key, token, ttl := e.Key(), e.Token(), scale*100*time.Millisecond
 		if !usesInTime(e.A, key, ttl) {
@@ -122,7 +122,7 @@ func checkDemandDeadline(e *harness.Env) {
 	})
 }
 
-// usesInTime is uses, unless the lock expires before it is released.
+// usesInTime is uses, but returns false if the lock expires before it is released.
 func usesInTime(c *harness.Client, key string, ttl time.Duration) bool {
 	c.Env.TB.Helper()
 	held := c.Takes(key, c.Env.Token(), ttl, "no token holds the lock")

@@ -90,9 +90,9 @@ func hangDeadline(e *harness.Env) {
 	calls := f.hungCalls(held, token)
 	e.Each(len(calls), func(i int) {
 		// A slow machine may be late once. A call that waits for another timeout is late each time.
-		// Only the slowness of the machine during these calls is an excuse. A call that fails before
-		// its ctx ends does not count, unless most do: a client that does not look at ctx may give up
-		// a connection just then, or refuse a call after the one before has failed.
+		// Only a slow machine during these calls is an excuse. A call that fails before its ctx
+		// ends does not count, unless most calls do. A client that ignores ctx may give up a
+		// connection just then, or refuse a call after an earlier one failed.
 		const tries = 4
 		var now harness.Lag
 		measured, stop := context.WithCancel(e.Ctx)
@@ -133,8 +133,8 @@ func timedOut(least, most, slowest time.Duration) bool {
 	return least > hangLate+4*slowest || least > hangLate+slowest && most-least < least/4
 }
 
-// hung makes one call to a server that hangs, and returns how long it took and whether its ctx had
-// ended when it returned, and how long before.
+// hung makes one call to a server that hangs. It returns how long the call took, whether its ctx
+// had ended when it returned, and how long before.
 func (f *faulty) hung(c hungCall) (took, late time.Duration, ended bool) {
 	ctx, cancel := context.WithTimeout(f.Env.Ctx, hangCtx)
 	defer cancel()

@@ -15,9 +15,9 @@ type SemaphoreConfig struct {
 	// New returns a Locker with its own connections to the backend at addr, as [Config] describes.
 	New func(tb testing.TB, addr string) locker.Locker
 
-	// Permits returns a Locker over l, a Locker of New, whose locks may have up to n holders each.
-	// The default is [semaphore.NewLocker]. It is called several times for each Locker and for
-	// several n, since each call stands for another process.
+	// Permits returns a Locker over l whose locks may have up to n holders each. New returned l.
+	// The default is [semaphore.NewLocker]. Permits is called several times for each Locker and
+	// with different n, since each call represents another process.
 	Permits func(l locker.Locker, n int) locker.Locker
 
 	// Addr is the backend's TCP address. If it is empty, New ignores addr, and the checks in which
@@ -31,8 +31,8 @@ type SemaphoreConfig struct {
 	Skip map[string]string
 }
 
-// RunSemaphore checks a semaphore on a backend: that of package semaphore, or another. Each check is
-// a subtest. They are run, and reported, as those of [Run]. The rules that failures quote are in the
+// RunSemaphore checks a semaphore on a backend, either that of package semaphore or another. Each
+// check is a subtest, which is run and reported as by [Run]. Failures quote rules from the
 // documentation of package semaphore.
 func RunSemaphore(t *testing.T, c SemaphoreConfig) {
 	t.Helper()
@@ -97,7 +97,7 @@ func semaphoreChecks(over func(l locker.Locker, n int) locker.Locker) []harness.
 	return slices.Clip(list)
 }
 
-// with returns c with n permits a lock, as another process.
+// with returns c as another process, with n permits for each lock.
 func (p *permits) with(c *harness.Client, n int) *harness.Client {
 	counted := *c
 	counted.Locker = p.over(c.Locker, n)
@@ -130,8 +130,8 @@ func (p *permits) release(held ...harness.Call) (last harness.Call) {
 	return last
 }
 
-// free requires that all permits can be held, even if some are released in the background until
-// then.
+// free requires that all permits can be taken. It waits for those that are released in the
+// background.
 func (p *permits) free(since time.Time, why string) {
 	var held []harness.Call
 	for range semaphoreN {
@@ -141,5 +141,5 @@ func (p *permits) free(since time.Time, why string) {
 	p.release(held...)
 }
 
-// began is a moment before every call of the check.
+// began returns a time before every call of the check.
 func (p *permits) began() time.Time { return time.Time{} }

@@ -60,7 +60,7 @@ func checkPermitsCount(p *permits) {
 	p.release(p.fill(p.b, semaphoreN, harness.Long, "all permits were released")...)
 }
 
-// holders counts those who hold a permit at a time. One counts from after its acquisition until before
+// holders counts the holders of permits. A holder counts from after its acquisition until before
 // its release, so the count is never too high.
 type semaphoreHolders struct{ now, most atomic.Int64 }
 

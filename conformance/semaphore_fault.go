@@ -7,7 +7,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// These checks break the link of a client, D. A, B and C observe the permits.
+// These checks break the link of client D. Clients A, B and C observe the permits.
 
 func semaphoreFaultChecks() ([]harness.Check, []func(p *permits)) {
 	list := []harness.Check{{
@@ -50,8 +50,8 @@ func checkPermitsFaultWait(p *permits) {
 	p.brokenAcquisition("Wait")
 }
 
-// brokenAcquisition breaks D's link while it acquires a permit. Whatever the answer, a Release by the
-// token leaves all permits free.
+// brokenAcquisition breaks D's link while it acquires a permit. Whatever the answer, a Release by
+// the token leaves all permits free.
 func (p *permits) brokenAcquisition(op string) {
 	f := p.faulty()
 	for _, kind := range broken {
@@ -80,7 +80,7 @@ func (p *permits) brokenAcquisition(op string) {
 	}
 }
 
-// semaphoreDeath is the longest that a waiter that has died may delay others, if its ttl is shorter.
+// semaphoreDeath is how long a waiter that has died may delay others, unless its ttl is longer.
 const semaphoreDeath = 5 * time.Second
 
 func checkPermitsFaultRelease(p *permits) {
@@ -99,8 +99,8 @@ func checkPermitsFaultRelease(p *permits) {
 	}
 }
 
-// checkPermitsWaiterDies lets D wait for a permit before B and then disappear: as a process that is
-// killed, whose connections end, and as a machine that fails, whose connections stay.
+// checkPermitsWaiterDies lets D wait for a permit before B and then vanish: as a process that is
+// killed, whose connections end, and as a machine that fails, whose connections remain.
 func checkPermitsWaiterDies(p *permits) {
 	if !p.Has(harness.NeedsWait) {
 		p.Skip("the backend keeps no queue, so the waiters of different processes do not depend on each other")

@@ -14,7 +14,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
-// These checks are about those who wait for a permit. They need a locker.Waiter.
+// These checks are about waiters. They need a locker.Waiter.
 
 func semaphoreWaitChecks() ([]harness.Check, []func(p *permits)) {
 	list := []harness.Check{{
@@ -53,7 +53,7 @@ func semaphoreWaitChecks() ([]harness.Check, []func(p *permits)) {
 	return list, run
 }
 
-// queueing returns the clients that stand in one queue.
+// queueing returns the clients that share a queue.
 func (p *permits) queueing() []*harness.Client {
 	if p.Has(harness.NeedsWait) {
 		return []*harness.Client{p.b, p.c}
@@ -61,7 +61,7 @@ func (p *permits) queueing() []*harness.Client {
 	return []*harness.Client{p.b}
 }
 
-// waiters lets n waiters join one after the other. They leave with ctx.
+// waiters lets n waiters join one after the other. They leave when ctx ends.
 func (p *permits) waiters(ctx context.Context, n int, rest time.Duration) []<-chan harness.Call {
 	clients := p.queueing()
 	results := make([]<-chan harness.Call, n)
@@ -72,7 +72,7 @@ func (p *permits) waiters(ctx context.Context, n int, rest time.Duration) []<-ch
 	return results
 }
 
-// served requires that a waiter gets a permit soon after a moment.
+// served requires that a waiter gets a permit soon after the given time.
 func (p *permits) served(waiter <-chan harness.Call, since time.Time, why string) harness.Call {
 	r := p.Outcome(waiter, since, why)
 	return r.Client.Must(r, true, why)
@@ -193,8 +193,8 @@ func checkPermitsCancelStress(p *permits) {
 				p.Sleep(time.Millisecond)
 				holders.leave()
 				c.Must(c.Quietly("Release", p.key, token, 0), true, "its token holds a permit")
-			case errors.Is(r.Err, locker.ErrHeld): // it has left
-			case r.Over(ctx): // it may have taken one
+			case errors.Is(r.Err, locker.ErrHeld): // the waiter has left
+			case r.Over(ctx): // the waiter may have taken a permit
 				if r := c.Quietly("Release", p.key, token, 0); r.Err != nil {
 					c.Answers(r)
 				}
@@ -207,7 +207,7 @@ func checkPermitsCancelStress(p *permits) {
 	p.free(time.Now(), "all permits were released, and all waiters have left")
 }
 
-// checkPermitsWaitExpiry lets three holders vanish while three wait.
+// checkPermitsWaitExpiry lets three holders vanish while three waiters wait.
 func checkPermitsWaitExpiry(p *permits) {
 	var held []harness.Call
 	p.InTime("three permits are taken before one of them expires", func(scale time.Duration) bool {
@@ -230,7 +230,7 @@ func checkPermitsWaitExpiry(p *permits) {
 	p.release(next...)
 }
 
-// checkPermitsWaitResize lets one wait that counts three permits, and one that counts five.
+// checkPermitsWaitResize lets two waiters wait, one with three permits and one with five.
 func checkPermitsWaitResize(p *permits) {
 	const large = 5
 	wide := p.with(p.Env.A, large)

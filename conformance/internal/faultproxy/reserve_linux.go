@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// reserve takes a free port of 127.0.0.1 for as long as release is not called, by a socket that is
-// bound and never listens. The proxy can listen there and stop, and while it does not listen,
-// connections are refused, but no other process is given the port.
+// reserve takes a free port of 127.0.0.1 until release is called, with a socket that is bound and
+// never listens. The proxy can listen on the port and stop. While it does not listen, connections
+// are refused, but no other process is given the port.
 func reserve() (addr string, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -20,8 +20,8 @@ func reserve() (addr string, release func(), err error) {
 			release()
 		}
 	}()
-	// With this option, which package net sets as well, a socket may listen on a port to which others
-	// are bound that do not.
+	// With this option, which package net also sets, a socket may listen on a port to which other
+	// sockets are bound that do not listen.
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return "", nil, os.NewSyscallError("setsockopt", err)
 	}

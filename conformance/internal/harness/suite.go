@@ -94,7 +94,7 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 	return s, nil
 }
 
-// Close ends the measurement. A test that makes many suites calls it after each of them.
+// Close ends the measurement. A test that makes many suites must call it after each of them.
 func (s *Suite) Close() { s.stop() }
 
 // nearest suggests checks in place of a name that is not one.

@@ -21,7 +21,7 @@ type keeper struct {
 	locks  map[string]*keptLock
 	closed bool
 
-	// Ways in which it may be broken.
+	// The ways in which it may be broken.
 	neverGivesWay, givesWayInUse, neverExtends, ignoresExpiry, forgetsDemands, breaksPromises, leavesLocks bool
 }
 
@@ -77,7 +77,7 @@ func (all *keepers) ask(key, private string) bool {
 	return owner != nil && owner.demanded(key, private)
 }
 
-// asks asks each holder of the lock once, until ctx ends.
+// asks calls ask once for each holder of the lock, until ctx ends.
 func (all *keepers) asks(ctx context.Context, s *store, key string) {
 	for last := ""; ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
 		if it, _ := s.get(key); it.token != last {
@@ -118,7 +118,7 @@ func (k *keeper) giveUp(key string, e *keptLock) bool {
 	return k.store.release(key, e.private)
 }
 
-// serve gives a lock that is kept to a caller. Known is false if k does not have the lock.
+// serve gives a lock that is kept to a caller. known is false if k does not have the lock.
 func (k *keeper) serve(key, token string, ttl time.Duration) (acquired, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -165,8 +165,8 @@ func (k *keeper) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	return false, nil
 }
 
-// take acquires the lock, kept or not, unless another has it. Known is true if that is a caller of
-// k.
+// take acquires the lock, kept or not, unless another token holds it. known is true if that token
+// is of a caller of k.
 func (k *keeper) take(key, token string, ttl time.Duration) (acquired, known bool) {
 	k.taking.Lock() // one at a time, since calls may have the same token
 	defer k.taking.Unlock()
@@ -235,7 +235,7 @@ func (k *keeper) Release(ctx context.Context, key, token string) (bool, error) {
 	return true, nil
 }
 
-// Close gives up what is kept.
+// Close gives up the locks that are kept.
 func (k *keeper) Close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -253,8 +253,8 @@ func (k *keeper) Close() error {
 	return nil
 }
 
-// Keepers returns the configuration of keepers, each altered by alter. The Lockers have nothing but
-// what concerns keeping.
+// Keepers returns the configuration of keepers, each altered by alter. The Lockers implement only
+// what keeping locks needs.
 func Keepers(alter func(k *keeper)) harness.Config {
 	s, all, n := NewStore(), newKeepers(), 0
 	return harness.Config{New: func(testing.TB, string) locker.Locker {

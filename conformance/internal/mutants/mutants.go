@@ -31,8 +31,8 @@ func Redis() []Mutant {
 	return mayFailDemand(append(aside(redisMutants()), redisInspectMutants()...))
 }
 
-// mayFailDemand lets all mutants fail the checks of demands, which do for Lockers that keep locks what
-// other checks do for all.
+// mayFailDemand lets all mutants fail the checks of demands, which repeat for Lockers that keep
+// locks what other checks do for all Lockers.
 func mayFailDemand(list []Mutant) []Mutant {
 	for i := range list {
 		list[i].May = append(slices.Clip(list[i].May), "demand/*")

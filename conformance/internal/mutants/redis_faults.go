@@ -212,8 +212,8 @@ func contextAfterwards(ctx context.Context, do func(context.Context) (bool, erro
 	return ok, err
 }
 
-// breaker returns contextAfterwards with a circuit breaker: a call that failed slowly makes the next
-// one fail at once.
+// breaker returns contextAfterwards with a circuit breaker: after a call that failed slowly, the
+// next one fails at once.
 func breaker() func(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	var open atomic.Bool
 	return func(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
