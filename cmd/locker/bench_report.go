@@ -82,8 +82,8 @@ func (r *report) print(w io.Writer, asJSON, inColor bool) error {
 	return err
 }
 
-// graphPercentiles is how many percentiles the graph has, from 0: the last ones would make the others
-// indistinguishable.
+// graphPercentiles is how many percentiles the graph has, from 0: the last ones would make the
+// others indistinguishable.
 const graphPercentiles = 97
 
 // graph draws the percentiles in characters.
@@ -130,7 +130,8 @@ func (r *report) svg() ([]byte, error) {
 	p.X.Label.Text, p.Y.Label.Text = "ms", "percentile"
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: 3}
 	p.Add(plotter.NewGrid())
-	// On the right, but with the lines before the names: names are as wide as the font of the reader.
+	// The legend is on the right, with each line before its name, since the width of a name depends
+	// on the reader's font.
 	p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, 11*vg.Centimeter, vg.Millimeter
 	for i, result := range r.Results {
 		if result.Counts.TotalCount() == 0 {

@@ -28,10 +28,10 @@ found to be held elsewhere, SIGTERM follows at once, and SIGKILL after --grace. 
 killed, then on Linux the command is killed as well, but not the processes that it started.
 
 --permits lets that many commands with the same key run at a time, each with a permit instead of the
-lock. All that use the key have to give --permits; if the numbers differ, the largest counts. The
-permits are the locks KEY/1, KEY/2 and so on, and LOCKER_PERMIT is the number of the command's.
-LOCKER_FENCE then orders the holders of that permit. Those that wait are served in the order in which
-they came, except on memcached and redigo. --skip may take a permit before them.
+lock. Every command with that key must use --permits; if the numbers differ, the largest is the limit.
+The permits are the locks KEY/1, KEY/2 and so on, and LOCKER_PERMIT is the number of the command's
+permit. LOCKER_FENCE then orders the holders of that permit. Waiting commands are served in the order
+in which they came, except on memcached and redigo. A command with --skip may overtake them.
 
 --min-hold keeps the lock for that long even if the command ends before, whatever its outcome. With
 --skip it makes a job run once in a period on machines that all start it at about the same time.
@@ -63,7 +63,7 @@ type runFlags struct {
 	skip    bool
 	minHold time.Duration
 	grace   time.Duration
-	permits int // 0: a lock
+	permits int // 0 means a lock
 }
 
 func newRun() *cobra.Command {
