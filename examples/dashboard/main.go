@@ -1,11 +1,11 @@
-// Dashboard makes a picture of otellocker's dashboard from a real run: a service that takes locks and
-// loads values on a redis-server, which hangs for a while in the middle, and a Prometheus that scrapes
-// it. It needs the programs redis-server and prometheus, and starts both.
+// Dashboard draws otellocker's dashboard from a real run of a service that takes locks and loads
+// values, with a redis-server that hangs for a while in the middle. A Prometheus server scrapes the
+// service. Dashboard starts the programs redis-server and prometheus, which must be installed.
 //
 //	go run -C examples/dashboard . -o dashboard.svg -for 3m
 //
-// The queries are those of otellocker/dashboard.json, as Prometheus answers them. The panels are drawn
-// by gonum/plot, not by Grafana.
+// The queries are those of otellocker/dashboard.json, and Prometheus answers them. The panels are
+// drawn by gonum/plot, not by Grafana.
 //
 // Where to look: service.go is the service and how it is measured, prometheus.go the queries,
 // picture.go the panels.
@@ -100,7 +100,7 @@ func freeAddresses() (a, b, c string, err error) {
 		if err != nil {
 			return "", "", "", err
 		}
-		defer l.Close() // only when all are chosen, so that they differ
+		defer l.Close() // after all are chosen, so that they differ
 		found[i] = l.Addr().String()
 	}
 	return found[0], found[1], found[2], nil
@@ -121,13 +121,13 @@ func answers(ctx context.Context, addr string) error {
 	}
 }
 
-// server is a process that this one has started.
+// server is a child process.
 type server struct{ *exec.Cmd }
 
 func start(dir, program string, args ...string) (server, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach it
 	log, err := os.Create(filepath.Join(dir, program+".log"))
 	if err != nil {
 		return server{}, err

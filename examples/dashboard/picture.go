@@ -118,7 +118,7 @@ func write(place draw.Canvas, text string, size font.Length, align draw.XAlignme
 	place.FillText(style, vg.Point{X: x, Y: y}, text)
 }
 
-// last returns the newest value of the only series, as a stat panel shows it.
+// last returns the latest value of the only series, as a stat panel shows it.
 func last(all []series) string {
 	text := "–"
 	for _, s := range all {
@@ -150,7 +150,7 @@ func (panel panel) plot(p prometheusAPI, all []series, place draw.Canvas) error 
 	}
 	for i := range all {
 		s := all[i]
-		if stacked { // from the top of the stack, so that each covers the ones above it
+		if stacked { // draw from the top of the stack, so that each series covers those above it
 			s = all[len(all)-1-i]
 		}
 		shade := colors[i%len(colors)]

@@ -16,7 +16,8 @@ import (
 const (
 	// scrapeInterval is a fifteenth of Prometheus's usual one, so that a short run has many points.
 	scrapeInterval = time.Second
-	// rateInterval is what Grafana computes for $__rate_interval from the above, and a bit more.
+	// rateInterval is a bit more than what Grafana computes for $__rate_interval from
+	// scrapeInterval.
 	rateInterval = 6 * scrapeInterval
 
 	scrapeConfig = `
@@ -27,7 +28,7 @@ scrape_configs:
 `
 )
 
-// prometheusAPI asks a Prometheus about a time.
+// prometheusAPI queries a Prometheus server about a period of time.
 type prometheusAPI struct {
 	addr     string
 	from, to time.Time
@@ -37,7 +38,7 @@ type prometheusAPI struct {
 type series struct {
 	name   string
 	at     []float64 // seconds since the beginning
-	values []float64 // NaN where there is none
+	values []float64 // NaN if there is none
 }
 
 // replace puts values in place of Grafana's variables.

@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 )
 
-// serve runs the service for so long, or until ctx ends.
+// serve runs the service for that long, or until ctx ends.
 func serve(ctx context.Context, redisAddr, metricsAddr string, length time.Duration) error {
 	registry := prometheus.NewRegistry()
 	reader, err := exporter.New(exporter.WithRegisterer(registry))
@@ -75,7 +75,7 @@ func serve(ctx context.Context, redisAddr, metricsAddr string, length time.Durat
 	return errors.Join(err, loader.Close(grace))
 }
 
-// pay waits for the lock for up to a second, and uses it briefly.
+// pay waits up to a second for the lock, and uses it briefly.
 func pay(ctx context.Context, l locker.Locker, key string) {
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, time.Second)
@@ -89,7 +89,7 @@ func pay(ctx context.Context, l locker.Locker, key string) {
 	}
 }
 
-// work keeps a lock alive that is shorter than the time for which Redis hangs.
+// work keeps a lock alive. Its ttl is shorter than the time for which Redis hangs.
 func work(ctx context.Context, l locker.Locker, key string) {
 	for ctx.Err() == nil {
 		_, _ = locker.TryDo(ctx, l, key, 3*time.Second, func(ctx context.Context) error {

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// frame is how often a process sends samples, and how often a page gets the view at most.
+	// frame is the interval between samples of a process, and the shortest between updates of a
+	// page.
 	frame = 50 * time.Millisecond
 
 	// The eye needs a break after a strategy, and after a round.
@@ -21,8 +22,8 @@ const (
 	historyLength = 24
 )
 
-// view is all that the page shows. Every page gets all of it after each change, so a page that connects late or
-// again needs nothing else.
+// view is everything that the page shows. Every page gets all of it after each change, so a page
+// that connects late or again needs nothing else.
 type view struct {
 	Backend       string         `json:"backend"`
 	Goroutines    int            `json:"goroutines"` // callers of each process in the next round
@@ -55,10 +56,10 @@ type figures struct {
 	LastMS   float64 `json:"lastMs"`
 }
 
-// ready reports whether a round is to begin. Without a page to see it, none is.
+// ready reports whether to begin a round. Without an open page it reports false.
 func (v *view) ready() bool { return v.pages > 0 && (v.Playing || v.another) }
 
-// board holds the view, and wakes those who wait for a change of it.
+// board holds the view, and wakes goroutines that wait for a change.
 type board struct {
 	mu      sync.Mutex
 	view    view
@@ -115,7 +116,7 @@ func (b *board) await(ctx context.Context, condition func(*view) bool) error {
 	}
 }
 
-// saw shows the sample of a process. Only one strategy is running at a time.
+// saw shows the sample of a process. Only one strategy runs at a time.
 func (b *board) saw(process int, now sample) {
 	b.change(func(v *view) {
 		for i := range v.Strategies {
@@ -126,8 +127,9 @@ func (b *board) saw(process int, now sample) {
 	})
 }
 
-// play runs rounds whenever one is due. It returns nil when ctx has ended, and an error when no round is possible
-// any more. The error of a round is shown on the page, and stops the rounds until they are asked for again.
+// play runs rounds whenever one is due. It returns nil when ctx has ended, and an error when no
+// further round is possible. The page shows the error of a round, which stops the rounds until the
+// user starts them again.
 func (b *board) play(ctx context.Context, r *rounds) error {
 	for _, strategy := range strategies { // the first round opens connections, and is not shown
 		_, err := r.run(ctx, command{Strategy: strategy.name, Goroutines: 10})
@@ -181,7 +183,7 @@ func (v *strategyView) finish(one round, err error) {
 	if err != nil {
 		return
 	}
-	for i, queries := range one.byProcess { // the last samples are a frame old
+	for i, queries := range one.byProcess { // the last samples may be a frame old
 		v.Processes[i].Queries = queries
 	}
 	v.Last = &figures{Queries: one.queries, Requests: one.requests, LastMS: float64(one.last.Microseconds()) / 1000}

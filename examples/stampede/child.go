@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// The parent and a process of its fleet talk JSON over the child's standard input and output: one config,
-// answered by an empty reply, then for each command a reply, and before it samples if the command asks for them.
-// The end of the input ends the child, so none outlives its parent, however that ends.
+// The parent and a process of its fleet talk JSON over the child's standard input and output: one
+// config, answered by an empty reply, then for each command a reply, and before it samples if the
+// command asks for them. The child ends at the end of its input, so it does not outlive its parent.
 
 type config struct {
 	Backend  address
@@ -29,13 +29,13 @@ type command struct {
 	Strategy   string
 	Goroutines int           // callers in each process
 	Load       time.Duration // of a query
-	Start      time.Time     // the callers of all processes go at this moment
-	Every      time.Duration // how often to send a sample, 0: never
+	Start      time.Time     // when the callers of all processes start
+	Every      time.Duration // the interval between samples; 0 means no samples
 }
 
 // sample is the state of a process in the middle of a round.
 type sample struct {
-	Waiting int64 `json:"waiting"` // callers that have nothing yet
+	Waiting int64 `json:"waiting"` // callers without a value so far
 	Loading int64 `json:"loading"` // queries under way
 	Queries int64 `json:"queries"` // since the round began
 }
@@ -47,7 +47,7 @@ type reply struct {
 	Error   string // the first
 	Queries int64  // since the last reply
 
-	Now *sample // if not nil this is a sample, and nothing else
+	Now *sample // if not nil, the reply is only a sample
 }
 
 func childMain(stdin io.Reader, stdout io.Writer) int {
@@ -184,7 +184,8 @@ func (w *worker) round(ctx context.Context, c command, send func(sample)) reply 
 	return r
 }
 
-// every calls f at once and then at each interval, unless that is 0. stop returns when f is called no more.
+// every calls f at once and then at each interval, unless interval is 0. stop ends the calls, and
+// waits for the one that is running.
 func every(interval time.Duration, f func()) (stop func()) {
 	if interval == 0 {
 		return func() {}

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// errGone means that the fleet is not complete any more.
+// errGone means that a process of the fleet has ended.
 var errGone = errors.New("has ended")
 
-// fleet is the processes.
+// fleet is the set of child processes.
 type fleet struct{ children []*child }
 
 type child struct {
@@ -84,7 +84,7 @@ func startChild(seen func(sample)) (*child, error) {
 	return c, nil
 }
 
-// exchange sends a message to every process and waits for the answers of all.
+// exchange sends a message to every process and waits for all answers.
 func (f *fleet) exchange(ctx context.Context, message any) ([]reply, error) {
 	for _, c := range f.children {
 		if err := c.send.Encode(message); err != nil {
@@ -106,7 +106,7 @@ func (f *fleet) exchange(ctx context.Context, message any) ([]reply, error) {
 	return replies, nil
 }
 
-// stop ends the processes and returns when all are gone. It kills those that do not end by themselves.
+// stop ends the processes and waits for them. It kills those that do not end by themselves.
 func (f *fleet) stop() {
 	for _, c := range f.children {
 		c.stdin.Close()

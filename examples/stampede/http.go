@@ -69,7 +69,7 @@ func servePage(ctx context.Context, s settings, stdout io.Writer) error {
 	return err
 }
 
-// browserURL is where a browser on this machine finds the page.
+// browserURL returns the URL of the page for a browser on this machine.
 func browserURL(a net.Addr) string {
 	host, port, _ := net.SplitHostPort(a.String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -87,7 +87,7 @@ func (b *board) handler() http.Handler {
 	mux.Handle("GET /", http.FileServerFS(files))
 	mux.HandleFunc("GET /events", b.events)
 	mux.HandleFunc("POST /controls", b.controls)
-	// The controls are for this page only, not for others that the same browser has open.
+	// Reject requests from other pages that the browser has open.
 	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'self'; img-src data:")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -96,8 +96,8 @@ func (b *board) handler() http.Handler {
 	}))
 }
 
-// events sends the view, and again after each change. A page that is slower than the changes misses some, but not
-// the last.
+// events sends the view, and sends it again after each change. A slow page misses some changes, but
+// not the last one.
 func (b *board) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	b.change(func(v *view) { v.pages++ })
@@ -116,14 +116,14 @@ func (b *board) events(w http.ResponseWriter, r *http.Request) {
 		pause(r.Context(), frame)
 		select {
 		case <-changed:
-		case <-time.After(patience): // sends it again, which shows whether the page is still there
+		case <-time.After(patience): // send it again, to detect whether the page is still open
 		case <-r.Context().Done():
 			return
 		}
 	}
 }
 
-// controls are the parts of the view that the page can change. What is absent stays.
+// controls are the parts of the view that the page can change. Absent parts stay as they are.
 type controls struct {
 	Goroutines *int   `json:"goroutines"`
 	Load       *int64 `json:"load"`
@@ -148,7 +148,7 @@ func (b *board) controls(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// apply changes all or nothing.
+// apply applies all of the controls or none.
 func (c controls) apply(v *view) error {
 	if c.Goroutines != nil && (*c.Goroutines < 1 || *c.Goroutines > v.MaxGoroutines) {
 		return fmt.Errorf("goroutines %d is not between 1 and %d", *c.Goroutines, v.MaxGoroutines)

@@ -1,24 +1,26 @@
-// Stampede shows what happens when a hot cache key expires: many operating-system processes, each with
-// many goroutines, miss it at the same moment, and each strategy in turn has to get the new value to all
-// of them. The source is a real SQL database, the cache and the locks are on a real server.
+// Stampede shows what happens when a hot cache key expires: many operating-system processes, each
+// with many goroutines, miss it at the same moment, and each strategy in turn has to get the new
+// value to all of them. The source is a real SQL database, the cache and the locks are on a real
+// server.
 //
 //	go run -C examples/stampede .
 //	go run -C examples/stampede . -backend redis://127.0.0.1:6379 -processes 8 -rounds 100
 //	go run -C examples/stampede . -http :8080
 //
-// Without -backend everything is embedded: the database is SQLite in a temporary directory, the server is
-// a miniredis inside the first process. It prints, for each strategy, the database queries a round, when
-// the median and the last caller had the value, and the requests that reached the server.
+// Without -backend everything is embedded: the database is SQLite in a temporary directory, the
+// server is a miniredis inside the first process. It prints, for each strategy, the database
+// queries a round, when the median and the last caller had the value, and the requests that reached
+// the server.
 //
-// With -http it shows the rounds on a page as they happen, one after the other for as long as a browser has
-// the page open, until it is interrupted.
+// With -http it shows the rounds on a page as they happen. Rounds follow each other for as long as
+// a browser has the page open, until the program is interrupted.
 //
-// The exit status is 1 if the layered strategy queried the database more than once in a round, or a caller
-// got an error or a value that is not this round's; 2 for bad flags or a server that does not answer; 130 if
-// interrupted. With -http an interruption is the usual end, so its status is 0.
+// The exit status is 1 if the layered strategy queried the database more than once in a round, or a
+// caller got an error or a value that is not this round's; 2 for bad flags or a server that does
+// not answer; 130 if interrupted. With -http an interruption is the usual end, so its status is 0.
 //
-// Where to look: strategies.go holds what is compared, parent.go the rounds, child.go a process of the
-// fleet, backends.go the caches and locks, board.go what the page shows.
+// Where to look: strategies.go holds what is compared, parent.go the rounds, child.go a process of
+// the fleet, backends.go the caches and locks, board.go what the page shows.
 package main
 
 import (

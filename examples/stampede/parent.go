@@ -26,8 +26,8 @@ type round struct {
 	last      time.Duration
 }
 
-// run plays every strategy's rounds. With an error it also returns the results of the strategies that were done
-// by then.
+// run plays the rounds of every strategy. If it returns an error, it also returns the results of
+// the strategies that were complete.
 func run(ctx context.Context, s settings, p progress) (results []result, err error) {
 	defer p.close()
 	r, err := setUp(ctx, s, nil)
@@ -65,8 +65,8 @@ type rounds struct {
 	closers []func()
 }
 
-// setUp starts the server, the database and the fleet. seen, if not nil, gets the samples of a round that asks for
-// them, from several goroutines.
+// setUp starts the server, the database and the fleet. If seen is not nil, several goroutines call
+// it with the samples of rounds that request them.
 func setUp(ctx context.Context, s settings, seen func(process int, now sample)) (_ *rounds, err error) {
 	r := &rounds{key: "stampede/" + rand.Text()} // others may use the server as well
 	defer func() {
@@ -104,7 +104,7 @@ func setUp(ctx context.Context, s settings, seen func(process int, now sample)) 
 
 func (r *rounds) atClose(f func()) { r.closers = append(r.closers, f) }
 
-// close ends everything and leaves nothing behind.
+// close ends everything that setUp started.
 func (r *rounds) close() {
 	for _, f := range slices.Backward(r.closers) {
 		f()
@@ -125,7 +125,7 @@ func (r *rounds) run(ctx context.Context, c command) (round, error) {
 	if err != nil {
 		return round{}, err
 	}
-	c.Start = time.Now().Add(50 * time.Millisecond) // for the command to arrive everywhere
+	c.Start = time.Now().Add(50 * time.Millisecond) // so that the command arrives everywhere in time
 	replies, err := r.fleet.exchange(ctx, c)
 	if err != nil {
 		return round{}, err
@@ -139,8 +139,8 @@ func (r *rounds) run(ctx context.Context, c command) (round, error) {
 	return one, err
 }
 
-// gather combines the replies of all processes. If a caller did not get the value that is in the database, it
-// returns an error.
+// gather combines the replies of all processes. If a caller did not get the value that is in the
+// database, it returns an error.
 func gather(replies []reply, want string) (round, error) {
 	var one round
 	var took []time.Duration
@@ -162,7 +162,8 @@ func gather(replies []reply, want string) (round, error) {
 	return one, nil
 }
 
-// verdict is an error when the layered strategy did not query the database exactly once in every round.
+// verdict is an error when the layered strategy did not query the database exactly once in every
+// round.
 func verdict(results []result) error {
 	for _, r := range results {
 		if r.strategy != layered {
