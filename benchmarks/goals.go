@@ -12,14 +12,14 @@ var crowdGoals = []struct {
 	goal     float64
 }{{"uncontended-32", 1.5}, {"uncontended-256", 2}, {"uncontended-1000", 2}}
 
-// lingerGoals are how many times as fast as the best peer locks should be that linger.
+// lingerGoals are how many times as fast as the best peer lingering locks should be.
 var lingerGoals = []struct {
 	scenario string
 	goal     float64
 }{{"same-key", 100}, {"random-1000-keys", 15}}
 
-// goals returns a Markdown table of this library's goals, most of them relative to the best of its peers, and
-// of what was measured. A ratio is the median of the rounds' ratios.
+// goals returns a Markdown table of this library's goals, most of them relative to the best of its
+// peers, and of what was measured. A ratio is the median of the rounds' ratios.
 func (r *results) goals() string {
 	var t goalTable
 	t.WriteString("| goal | measured | |\n|---|---|---|\n")

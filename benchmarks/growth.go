@@ -15,7 +15,8 @@ import (
 	"github.com/golockers/locker/redisv9"
 )
 
-// growing are the contenders whose cost grows in different ways: they wait in a queue, woken, or polling.
+// growing are the contenders whose cost grows in different ways: they wait in a queue, woken, or
+// polling.
 var growing = []string{"redisv9", "redigo", "rueidislock", "redislock-100ms", "by-hand-1ms"}
 
 // runGrowth measures what more waiting processes cost.
@@ -93,7 +94,8 @@ type holder struct {
 	open func(job) (lock, error)
 }
 
-// leaseTTL is the ttl of leases that are kept alive: this library extends them three times in it, rueidislock twice.
+// leaseTTL is the ttl of leases that are kept alive: this library extends them three times in it,
+// rueidislock twice.
 const leaseTTL = 15 * time.Second
 
 // hold makes one process take so many locks, keep them for a while and release them.
@@ -197,7 +199,7 @@ func (h *holding) run(ctx context.Context, o order) reply {
 	return r
 }
 
-// inParallel calls do with the numbers up to n, 32 at a time, and returns one of the errors.
+// inParallel calls do with each number up to n, 32 at a time, and returns one of the errors.
 func inParallel(n int, do func(int) error) error {
 	var errs firstOf
 	numbers := make(chan int)

@@ -25,7 +25,7 @@ import (
 // allow reports whether one more call of key is within a limiter's limit.
 type allow func(ctx context.Context, key string) (bool, error)
 
-// limiting is a contender: a limiter of limit calls in per.
+// limiting is a contender, which allows limit calls in a period of length per.
 type limiting struct {
 	name string
 	ours bool
@@ -114,8 +114,7 @@ func openRedigoLimiter(addr string, limit int64, per time.Duration) (allow, func
 
 const limitWorkers = 32
 
-// runWindow compares limiters: how many decisions they make, with how many requests, and how many of
-// them are wrong.
+// runWindow compares limiters by the number of their decisions, requests and wrong decisions.
 func runWindow(ctx context.Context, b *bench) error {
 	for range b.rounds {
 		for _, sc := range []struct {
@@ -151,7 +150,7 @@ func runWindow(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// decide makes decisions from many goroutines at once.
+// decide makes decisions in many goroutines at the same time.
 func (b *bench) decide(ctx context.Context, l limiting, limit int64, oneKey bool) ([]metric, error) {
 	allowed, closeClient, err := l.open(b.redis.addr, limit, time.Hour)
 	if err != nil {

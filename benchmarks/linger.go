@@ -14,7 +14,7 @@ import (
 // lingerFor is how long locks linger, as recommended.
 const lingerFor = 100 * time.Millisecond
 
-// lingering are the contenders that keep locks for their next callers.
+// lingering lists the contenders that keep locks for their next callers.
 var lingering = []contender{
 	{"redisv9+linger", true, func(j job) (lock, error) {
 		return with(cohort.New(redisv9.New(goredis(j)), cohort.WithLinger(lingerFor))), nil
@@ -28,7 +28,7 @@ var lingering = []contender{
 	}},
 }
 
-// lingerPeers are what they are compared with.
+// lingerPeers lists the contenders that they are compared with.
 var lingerPeers = []string{
 	"redisv9", "redisv9+cohort", "redislock-1ms", "rueidislock", "by-hand-1ms",
 }
@@ -77,8 +77,8 @@ func runLinger(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// visit measures the first access of a process to locks that another has just released, and may
-// keep.
+// visit measures the first access of a process to locks that another process has just released and
+// may keep.
 func (b *bench) visit(ctx context.Context, c contender) (cycles, error) {
 	r := cycles{waits: newHist(), handOff: newHist()}
 	b.shared.clear()
@@ -138,8 +138,8 @@ func (b *bench) visit(ctx context.Context, c contender) (cycles, error) {
 	return r, nil
 }
 
-// visits is how many locks a process uses in a batch. The other process then finds all of them
-// before they have lingered for long enough.
+// visits is how many locks a process uses in a batch. It is small enough that the other process
+// uses all of them while they linger.
 const visits = 40
 
 // visitor is a process that uses some locks, each of them once.

@@ -34,7 +34,8 @@ type standing struct {
 	keepAlive time.Duration // the ttl of the lock, which is kept alive; 0 is one that outlives the scenario
 }
 
-// runScale measures what waiting costs, in any number, and what many locks leave behind.
+// runScale measures the cost of waiting, for different numbers of waiters, and what many locks
+// leave behind.
 func runScale(ctx context.Context, b *bench) error {
 	scenarios := []standing{
 		{name: "queue-100", waiters: 100},
@@ -82,10 +83,10 @@ func (b *bench) scaleRun(ctx context.Context, scenario string, c contender, run 
 	return b.record(s)
 }
 
-// scaleWork is how long anything but standing still may take.
+// scaleWork limits everything but the waiting.
 const scaleWork = 2 * time.Minute
 
-// stand makes a process wait, breaks all its connections, and then frees what it waits for.
+// stand lets a process wait, breaks all its connections, and then frees the locks.
 func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, error) {
 	client := b.redis.client
 	if err := client.FlushAll(ctx).Err(); err != nil {
@@ -142,8 +143,8 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 		return nil, err
 	}
 
-	// Every connection breaks, and all that wait have to be reached again. A request that is under way then
-	// fails, so the subscriptions, whose loss makes waiters send requests, break last.
+	// Every connection breaks, and all waiters have to be reached again. Requests under way then
+	// fail, so the subscriptions break last, since their loss makes waiters send requests.
 	for _, kind := range []string{"normal", "pubsub"} {
 		if err := client.ClientKillByFilter(ctx, "TYPE", kind, "SKIPME", "yes").Err(); err != nil {
 			return nil, err
@@ -190,7 +191,7 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 	return m, nil
 }
 
-// occupy takes the locks that will be waited for, and returns what frees them.
+// occupy takes the locks to wait for, and returns a function that frees them.
 func (b *bench) occupy(ctx context.Context, s standing, j job) (free func() error, err error) {
 	client := goredis(j)
 	l := redisv9.New(client)
@@ -234,7 +235,7 @@ func (b *bench) allQueue(ctx context.Context, j job) (bool, error) {
 	return entries >= int64(j.Count), err
 }
 
-// until polls.
+// until polls until the condition holds.
 func (b *bench) until(ctx context.Context, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, scaleWork, errHangs)
 	defer cancel()
@@ -250,7 +251,7 @@ func (b *bench) until(ctx context.Context, is func() (bool, error)) error {
 	}
 }
 
-// rates are requests a second, and the share of a processor that the server takes, in percent.
+// rates returns the requests a second, and the processor time of the server in percent.
 type rates struct{ requests, cpu float64 }
 
 func (b *bench) watchRequests(ctx context.Context, window time.Duration) (rates, error) {
@@ -266,7 +267,7 @@ func (b *bench) watchRequests(ctx context.Context, window time.Duration) (rates,
 	}, err
 }
 
-// memory is how many bytes the server's data and connections take.
+// memory returns the number of bytes that the server's data and connections take.
 func (s *redisServer) memory(ctx context.Context) (int64, error) {
 	info, err := s.client.Info(ctx, "memory").Result()
 	if err != nil {
@@ -275,7 +276,7 @@ func (s *redisServer) memory(ctx context.Context) (int64, error) {
 	return strconv.ParseInt(field(info, "used_memory:"), 10, 64)
 }
 
-// holdInTurn makes a process take and release so many locks of different keys, 32 at a time.
+// holdInTurn lets a process take and release that many locks of different keys, 32 at a time.
 func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric, error) {
 	if err := b.redis.client.FlushAll(ctx).Err(); err != nil {
 		return nil, err
@@ -305,11 +306,11 @@ func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric
 	}, err
 }
 
-// What a process that waits is told, as order.Round.
+// The orders to a process that waits, in order.Round.
 const (
 	standUp         = iota // begin to wait
-	measureStanding        // say what that takes
-	allServed              // return when all have had their locks
+	measureStanding        // measure the cost of waiting
+	allServed              // wait until all have had their locks
 )
 
 // waiting is a process whose goroutines wait for locks.

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A simulation says what saturates first in a fleet that is larger than any that could be measured
-// here. What an operation costs is taken from the raw results.
+// A simulation shows what saturates first in a fleet that is too large to be measured. The cost of
+// an operation is taken from the raw results.
 
-// demand is what a fleet does.
+// demand is the load that a fleet causes.
 type demand struct {
 	Name      string
 	Processes int
-	Keys      int     // that are locked now and then
-	Cycles    float64 // Lock and Unlock, a second and process
+	Keys      int     // that are locked from time to time
+	Cycles    float64 // of Lock and Unlock, for each second and process
 	Kept      int     // locks that a process holds and keeps alive
 	KeptTTL   time.Duration
 	Waiters   int // goroutines of a process that wait for locks
@@ -32,16 +32,16 @@ var demands = []demand{
 	{"a hundred", 10_000, 1_000_000, 100, 10, 15 * time.Second, 5},
 }
 
-// deployment is a backend and what it can take.
+// deployment is a backend with its costs and limits.
 type deployment struct {
 	Name string
 	// Measured:
 	CycleCost   float64 // seconds that a cycle keeps a node busy
-	ExtendCost  float64 // and that an extension does
+	ExtendCost  float64 // seconds that an extension keeps a node busy
 	LockBytes   float64 // of a server's memory
 	WaiterBytes float64
-	WaiterRate  float64 // requests a second of a waiter that stands still
-	// What the documentation of the server says:
+	WaiterRate  float64 // requests a second of a waiter whose queue does not move
+	// From the documentation of the server:
 	Connections    int // to a node, of each process
 	MaxConnections int // of a node, with its defaults
 }
@@ -55,7 +55,8 @@ const (
 	keySkewFrom = 100     // flattens its head: the hottest key has about a thousandth of all cycles
 )
 
-// deployments takes the costs from the results. It is an error if one is missing.
+// deployments returns the deployments, with costs from the results. If a cost is missing, it
+// returns an error.
 func (r *results) deployments() ([]deployment, error) {
 	missing := []string{}
 	value := func(section, scenario, who, unit string) float64 {
@@ -76,7 +77,8 @@ func (r *results) deployments() ([]deployment, error) {
 			Connections: 2, MaxConnections: 10_000,
 		}
 	}
-	// The others are limited by the disk and by several processors: by the throughput that was measured.
+	// The others are limited by the disk and by several processors, so their cost is the inverse of
+	// the measured throughput.
 	other := func(name, section string, maxConnections int) deployment {
 		cycle := 1 / value(section, "uncontended-32", section, "cycles/s")
 		return deployment{Name: name, CycleCost: cycle, ExtendCost: cycle / 2, Connections: 1, MaxConnections: maxConnections}
@@ -93,17 +95,17 @@ func (r *results) deployments() ([]deployment, error) {
 	return list, nil
 }
 
-// outcome is what a number of nodes can do under a load.
+// outcome describes a number of nodes under a load.
 type outcome struct {
 	Nodes       int
 	Busiest     float64       // share of its time that the busiest node works
 	Mean, P99   time.Duration // of a cycle at a node
 	Connections int           // to a node
 	Memory      float64
-	Saturated   string // what is beyond its limit with any number of nodes; empty for nothing
+	Saturated   string // the resource that is exhausted with any number of nodes, if any
 }
 
-// size finds the fewest nodes, doubling their number, of which the busiest is below its limit.
+// size doubles the number of nodes until the busiest is below its limit.
 func size(d deployment, l demand) outcome {
 	o := outcome{}
 	for nodes := 1; ; nodes *= 2 {
@@ -115,15 +117,15 @@ func size(d deployment, l demand) outcome {
 	if o.Busiest > mostLoad {
 		o.Saturated = "the busiest node"
 	}
-	// Each process talks to every node, so that more nodes do not mean fewer connections.
+	// Each process connects to every node, so more nodes do not mean fewer connections to each.
 	if o.Connections > d.MaxConnections {
 		o.Saturated = strings.TrimPrefix(o.Saturated+", connections", ", ")
 	}
 	return o
 }
 
-// simulate lets cycles arrive at random at nodes that do one after the other. Extensions and waiters
-// take their shares of all nodes evenly.
+// simulate lets cycles arrive at random at nodes that execute one at a time. Extensions and waiters
+// load all nodes evenly.
 func simulate(d deployment, l demand, nodes int) outcome {
 	random := rand.New(rand.NewPCG(1, 2)) // the same in every run
 	zipf := rand.NewZipf(random, keySkew, keySkewFrom, uint64(l.Keys-1))
@@ -137,7 +139,7 @@ func simulate(d deployment, l demand, nodes int) outcome {
 		o.Busiest = background
 		return o
 	}
-	cost := d.CycleCost / (1 - background) // what else the node does slows it down
+	cost := d.CycleCost / (1 - background) // the node's other work slows it down
 	free, busy := make([]float64, nodes), make([]float64, nodes)
 	took := make([]float64, simulated)
 	now := 0.0
