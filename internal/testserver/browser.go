@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// browsers are the names that Chromium has on Debian, and elsewhere.
+// browsers lists the names of Chromium's executable on Debian and elsewhere.
 var browsers = []string{"chromium-headless-shell", "chromium", "google-chrome"}
 
-// Browser returns the path of a Chromium. The test starts and ends it.
+// Browser returns the path of Chromium's executable. The test starts and ends the browser.
 func Browser(tb testing.TB) string {
 	tb.Helper()
 	for _, name := range browsers {

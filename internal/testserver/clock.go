@@ -15,16 +15,16 @@ import (
 var clockSource []byte
 
 // A Clock is the wall clock of the servers that its methods start. A test sets it while they run.
-// Their monotonic clock is the machine's. An etcd has no such clock, since a program in Go reads the
-// time without the C library.
+// Their monotonic clock is the machine's. etcd is not supported, since Go programs read the time
+// without the C library.
 type Clock struct {
 	tb    testing.TB
 	env   []string
 	ahead *int64 // nanoseconds; the servers' memory as well
 }
 
-// NewClock returns a clock that agrees with the machine's. Without a C compiler, or on another
-// system than Linux, the test is skipped as it is without a server.
+// NewClock returns a clock that agrees with the machine's. Without a C compiler, or on a system
+// other than Linux, the test is skipped, as it is without a server.
 func NewClock(tb testing.TB) *Clock {
 	tb.Helper()
 	compiler, err := exec.LookPath("cc")
@@ -56,7 +56,7 @@ func NewClock(tb testing.TB) *Clock {
 	return &Clock{tb, []string{"LD_PRELOAD=" + library, "LOCKER_CLOCK=" + file}, ahead}
 }
 
-// Set makes the clock differ from the machine's by so much.
+// Set makes the clock differ from the machine's by that much.
 func (c *Clock) Set(ahead time.Duration) { atomic.StoreInt64(c.ahead, int64(ahead)) }
 
 // Redis is the function [Redis] for a server with this clock.
