@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Moving is a Cluster of two nodes, and a slot, that of {tag}, which moves from one to the other.
+// Moving is a Cluster of two nodes. The slot of {tag} moves from one node to the other.
 type Moving struct {
 	Nodes    []string
 	From, To *redis.Client
@@ -36,14 +36,14 @@ func (m *Moving) setSlot(tb testing.TB, node *redis.Client, state string, other 
 	require.NoError(tb, node.Do(tb.Context(), "cluster", "setslot", m.slot, state, id).Err())
 }
 
-// Begin begins to move the slot; its keys stay.
+// Begin begins to move the slot, but not its keys.
 func (m *Moving) Begin(tb testing.TB) {
 	tb.Helper()
 	m.setSlot(tb, m.To, "importing", m.From)
 	m.setSlot(tb, m.From, "migrating", m.To)
 }
 
-// End ends it. The slot has no keys.
+// End ends the move. The slot must not have keys.
 func (m *Moving) End(tb testing.TB) {
 	tb.Helper()
 	m.setSlot(tb, m.To, "node", m.To)
@@ -78,8 +78,8 @@ func ReleaseRedirected(t *testing.T, newLocker func(nodes []string) Locker) {
 	releasesNothing()
 }
 
-// MigratingSlot checks that Acquire, Extend and Release work while a slot migrates, whether the lock
-// has been moved or not.
+// MigratingSlot checks that Acquire, Extend and Release work while a slot migrates, whether the
+// lock has been moved or not.
 func MigratingSlot(t *testing.T, newLocker func(nodes []string) Locker) {
 	t.Helper()
 	ctx, m := t.Context(), NewMoving(t)

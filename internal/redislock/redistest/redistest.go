@@ -1,5 +1,5 @@
-// Package redistest is what the tests of the Redis adapters share. They differ only in the client
-// library of the Locker under test; what it does is seen, and disturbed, through go-redis.
+// Package redistest is shared by the tests of the Redis adapters. They differ only in the client
+// library of the Locker under test. Tests observe and disturb the Locker through go-redis.
 package redistest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Locker is an adapter's.
+// Locker is the Locker of an adapter.
 type Locker interface {
 	locker.Fencer
 	locker.Watcher
@@ -61,7 +61,7 @@ func Operations(l Locker) map[string]func(ctx context.Context, key, token string
 	}
 }
 
-// Eventually polls until ok.
+// Eventually polls until ok reports true.
 func Eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
@@ -122,13 +122,13 @@ func List(tb testing.TB, l locker.Lister, prefix string) (held map[string]string
 	return held, errs
 }
 
-// QueueLength returns how many wait for the lock of key.
+// QueueLength returns the number of waiters for the lock of key.
 func QueueLength(admin redis.UniversalClient, key string) int64 {
 	queue := redislock.NewNamespace("", true).Keys(key).Queue
 	return admin.ZCount(context.Background(), queue, "1", "+inf").Val()
 }
 
-// Subscribers returns how many connections of a server have subscribed.
+// Subscribers returns the number of a server's connections that have subscribed.
 func Subscribers(tb testing.TB, admin *redis.Client) int {
 	tb.Helper()
 	list, err := admin.Do(context.Background(), "client", "list", "type", "pubsub").Text()
@@ -136,7 +136,7 @@ func Subscribers(tb testing.TB, admin *redis.Client) int {
 	return strings.Count(list, "id=")
 }
 
-// Turn is what a Wait returns.
+// Turn is the result of a Wait.
 type Turn struct {
 	Deadline time.Time
 	Err      error

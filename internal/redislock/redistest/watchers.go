@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// WatchersOverBreak checks that 4,000 watchers of keys of that many bytes are live again after their
-// connection has broken.
+// WatchersOverBreak checks that 4,000 watchers of keys with that many bytes are live again after
+// their connection has broken.
 func WatchersOverBreak(t *testing.T, admin *redis.Client, l locker.Watcher, size int) {
 	t.Helper()
 	const n = 4000
