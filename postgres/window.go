@@ -80,7 +80,7 @@ func (w *windows) complete(locks pgx.Identifier) {
 	w.count, w.look, w.sweep = assemble(id, windowCountSQL), assemble(id, windowLookSQL), assemble(id, windowSweepSQL)
 }
 
-// noWindows is an error that says what to do about itself.
+// noWindows is the error for a missing table. Its message says how to create the table.
 type noWindows struct{ error }
 
 // sweepWindows deletes counts that are no longer needed, and returns their number.
