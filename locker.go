@@ -42,9 +42,9 @@
 //
 // # More
 //
-// The [pages] of the repository begin with [getting started] and [choosing a backend]. The others
-// are about [recipes], [operations], the [guarantees] of each backend, [performance], writing
-// [adapters], and the [design].
+// See the other [pages] in the repository: [getting started], [choosing a backend], [recipes],
+// [operations], the [guarantees] of each backend, [performance], writing [adapters], and the
+// [design].
 //
 // [pages]: https://github.com/golockers/locker/blob/main/docs/README.md
 // [getting started]: https://github.com/golockers/locker/blob/main/docs/getting-started.md
