@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// get sends a request in the name of a user.
+// get sends a request as a user.
 func get(h http.Handler, user string) *http.Response {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("User", user)

@@ -123,7 +123,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// Whoever is slow to call gets the limit in each window, and never more than that in one.
+// A client gets the full limit in each window, and never more, even if it calls slowly.
 func TestSteadyRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limit := range []int64{1, 2, 10, 100} {
@@ -194,7 +194,7 @@ func TestBadInput(t *testing.T) {
 	assert.Equal(t, 2*time.Millisecond, New(c, 1, time.Millisecond+1).rule.Per)
 }
 
-// Of those who wait only the first asks, and they come in their order.
+// Waiters are served in order, and only the first makes requests.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := new(fake)
