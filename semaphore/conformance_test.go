@@ -44,8 +44,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The rules of a semaphore hold on every backend of this module. Those that are modules of their own
-// have this test as well.
+// The rules of a semaphore hold on every backend of this module. The backends in other modules have
+// the same test.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {

@@ -51,7 +51,7 @@ func newRedis(tb testing.TB, addr string) (*redisv9.Locker, *requests) {
 	return l, r
 }
 
-// What an operation costs, as the documentation has it.
+// Operations take as many requests as the documentation states.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	l, r := newRedis(t, testserver.Redis(t).Addr)
@@ -111,7 +111,7 @@ func contend(tb testing.TB, processes []locker.Locker, callers, turns, n int) ti
 	return time.Since(begun) / time.Duration(len(processes)*callers*turns)
 }
 
-// Under contention the requests of a turn are few, and nothing is left in memory.
+// Under contention a turn takes few requests, and nothing is left in memory.
 func TestContention(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A subscription that begins when its waiter has left is none. synctest fails if a goroutine remains.
+// A waiter that has left makes no subscription. synctest fails if a goroutine remains.
 func TestLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLocker(memory.New(), 3)
@@ -28,8 +28,8 @@ func TestLeft(t *testing.T) {
 	})
 }
 
-// What is known of a permit is forgotten at a wake-up, even one during the attempt, and soon in any
-// case.
+// The state of a permit is forgotten at a wake-up, even one during the attempt, and otherwise after
+// a short time.
 func TestLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLocker(memory.New(), 1)
@@ -76,7 +76,7 @@ func TestForgets(t *testing.T) {
 	})
 }
 
-// A waiter for which no queue is kept gets its turn in order, and leaves with its context.
+// Without a queue on the backend, waiters get their turns in order, and leave when ctx ends.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLocker(plain{memory.New()}, 1)
@@ -113,5 +113,5 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// plain has no method but those of a Locker.
+// plain has only the methods of a Locker.
 type plain struct{ locker.Locker }

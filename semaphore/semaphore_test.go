@@ -77,7 +77,7 @@ func TestDo(t *testing.T) {
 	require.NoError(t, held.Unlock(t.Context()))
 }
 
-// Bad arguments are one clear error, which WithRetry does not repeat.
+// Bad arguments return one clear error, and WithRetry does not retry.
 func TestBadArguments(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -118,7 +118,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// MinHold keeps the permit, not the others.
+// MinHold keeps only the permit that was taken.
 func TestMinHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := semaphore.New(memory.New(), "imports", 2)
@@ -190,7 +190,7 @@ type observer func(e locker.Event)
 
 func (o observer) Observe(_ context.Context, e locker.Event) { o(e) }
 
-// Names are kept apart, however long they are.
+// Different names are different semaphores, however long the names are.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	l := memory.New()
