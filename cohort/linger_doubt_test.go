@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A caller that leaves while a lock that lingers is extended for it gets no lease, so its lock is
-// given up although no caller releases it: a Wait whose context ends leaves nothing behind.
+// A Wait whose context ends leaves no lock behind. If it ends while a lock that lingers is extended
+// for it, the Locker gives the lock up, since no caller releases it.
 func TestLingerWaiterLeavesDuringExtension(t *testing.T) {
 	for _, answer := range []string{"lost", "late"} {
 		t.Run(answer, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestLingerWaiterLeavesWhileTheBackendIsDown(t *testing.T) {
 	})
 }
 
-// Demands that come while a lock is given up are answered, and few of them wait for that.
+// Demands that come while a lock is being given up are answered. The number that wait is limited.
 func TestLingerManyDemands(t *testing.T) {
 	overDemander(t, func(t *testing.T, _ *memory.Locker, inner locker.Locker, _ *counting) {
 		slow := slowRelease{inner.(demanding), make(chan struct{}), make(chan struct{})}

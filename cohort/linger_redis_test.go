@@ -177,8 +177,8 @@ func TestLingerBehindAQueueOnRedis(t *testing.T) {
 	}
 }
 
-// A user who may not subscribe cannot let locks linger, and one who may not publish waits until a
-// lock that lingers is given up.
+// Without permission to subscribe, locks do not linger. Without permission to publish, a process
+// waits until a lock that lingers is given up.
 func TestLingerWithoutChannels(t *testing.T) {
 	srv := testserver.Redis(t)
 	admin := redis.NewClient(&redis.Options{Addr: srv.Addr})
@@ -205,7 +205,7 @@ func TestLingerWithoutChannels(t *testing.T) {
 	use(t, deaf, time.Minute)
 }
 
-// While the connection on which demands arrive is broken nothing lingers.
+// While the connection for demands is broken, nothing lingers.
 func TestLingerConnectionBreaks(t *testing.T) {
 	srv := testserver.Redis(t)
 	var mute atomic.Bool
@@ -266,7 +266,7 @@ func TestLingerAnswerIsLost(t *testing.T) {
 	require.NoError(t, lease.Unlock(t.Context()))
 }
 
-// An owner that does not answer, because its process is stopped, is not asked again for a while.
+// An owner that does not answer, because its process is stopped, is not asked again for some time.
 func TestLingerSilentOwner(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	admin := redis.NewClient(&redis.Options{Addr: addr})

@@ -147,7 +147,7 @@ func (s slow) Wait(ctx context.Context, key, token string, ttl time.Duration) (t
 	return start.Add(ttl), err
 }
 
-// A lock whose time is up here, but not on the backend, is free all the same.
+// A lock whose time is up here, but not on the backend, is still free.
 func TestLingerEndsEarlierThanOnTheBackend(t *testing.T) {
 	for _, who := range []string{"this process", "another process", "another process, later"} {
 		t.Run(who, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestLingerInUse(t *testing.T) {
 	})
 }
 
-// The owner learns that others are in the queue already when it gets the lock.
+// An owner that gets the lock is notified if others are already in the queue.
 func TestLingerBehindAQueue(t *testing.T) {
 	overDemander(t, func(t *testing.T, m *memory.Locker, inner locker.Locker, _ *counting) {
 		l := lingering(inner)
@@ -293,7 +293,7 @@ func TestLingerBusyKey(t *testing.T) {
 	})
 }
 
-// Another process that cannot say that it wants the lock gets its turn all the same.
+// Another process that cannot report that it wants the lock still gets its turn.
 func TestLingerUnwanted(t *testing.T) {
 	overDemander(t, func(t *testing.T, m *memory.Locker, inner locker.Locker, c *counting) {
 		l := lingering(inner)
@@ -322,8 +322,8 @@ func (s slowRelease) Release(ctx context.Context, key, token string) (bool, erro
 	return s.demanding.Release(ctx, key, token)
 }
 
-// While a lock is given up, attempts of this process wait for that; they are not refused because of
-// a lock that no caller uses.
+// While a lock is being given up, attempts of this process wait. They are not refused by a lock
+// that no caller uses.
 func TestLingerDuringGiveUp(t *testing.T) {
 	overDemander(t, func(t *testing.T, m *memory.Locker, inner locker.Locker, _ *counting) {
 		slow := slowRelease{inner.(demanding), make(chan struct{}), make(chan struct{})}
@@ -365,7 +365,7 @@ func TestLingerDuringGiveUp(t *testing.T) {
 	})
 }
 
-// An owner that does not answer does not hold up attempts forever.
+// An owner that does not answer does not block attempts forever.
 func TestLingerOwnerIsSilent(t *testing.T) {
 	overDemander(t, func(t *testing.T, m *memory.Locker, _ locker.Locker, _ *counting) {
 		listener := m.Listen(deaf{})

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a lock that lingers looks like: free to the process that keeps it, held to the others.
+// A lock that lingers is free in the process that keeps it, and held in all others.
 func TestLingerInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New()
@@ -65,7 +65,8 @@ func (l tardy) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, e
 	}
 }
 
-// A lock that is given up while the process that kept it inspects it was free to it all the time.
+// If a process gives up a lock while it inspects it, the lock was free in that process all the
+// time.
 func TestLingerInspectDuringGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := lingering(tardy{memory.New(), time.Second})
@@ -128,7 +129,7 @@ func TestLingerLimits(t *testing.T) {
 	})
 }
 
-// A caller whose context carries the lock is not given it again.
+// A caller whose context carries the lock does not get it again.
 func TestLingerDeadlock(t *testing.T) {
 	overDemander(t, func(t *testing.T, _ *memory.Locker, inner locker.Locker, _ *counting) {
 		l := lingering(inner)
@@ -161,7 +162,7 @@ func TestLingerKeepAlive(t *testing.T) {
 	})
 }
 
-// Observers above hear of each caller, and one below of what reaches the backend.
+// An Observer above the cohort gets the events of each caller, and one below those of the backend.
 func TestLingerObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New()
