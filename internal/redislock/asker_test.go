@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// An owner that did not answer in time is not asked again, until it has answered after all.
+// An owner that did not answer in time is not asked again until its late answer arrives.
 func TestSilentOwners(t *testing.T) {
 	var a asker
 	assert.False(t, a.isSilent("slow"))

@@ -51,7 +51,7 @@ func TestLateLook(t *testing.T) {
 	}
 }
 
-// The scripts tell the owner of a lock what it has to know, and nothing to others.
+// The scripts notify the owner of a lock when it has to know, and no other process.
 func TestWant(t *testing.T) {
 	client, ctx := start(t), t.Context()
 	sub := client.Subscribe(ctx, "!wait:locker:OWNER", "!wait:locker:NEXT", "!wait:c")

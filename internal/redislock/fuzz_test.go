@@ -84,8 +84,8 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// Any user of the server may send messages. One who does not know a nonce cannot make a grant, and
-// no message makes a waiter wait for longer than it would without.
+// Any user of the server can send messages. Without a nonce, a message is not a grant. No message
+// makes a waiter wait longer than it would without the message.
 func FuzzParseMessage(f *testing.F) {
 	for _, payload := range []string{
 		"id 1 grant 1700000000 123456 0123456789abcdef0123456789abcdef01234567", "id 1 claim", "id 1 head 500",
@@ -107,7 +107,7 @@ func FuzzParseMessage(f *testing.F) {
 	})
 }
 
-// A reply is a place in the queue or an error, whatever it consists of.
+// Every reply is parsed as a place in the queue or is an error.
 func FuzzParsePlace(f *testing.F) {
 	f.Add(int64(1000), int64(3), "1700000000", "123456", "7", int64(1), int64(0), int64(1), uint8(8))
 	f.Add(int64(-1), int64(0), "x", "", "", int64(0), int64(0), int64(0), uint8(0))
