@@ -59,7 +59,7 @@ func checkWindowTurns(e *counterEnv) {
 	e.a.counts(key, 1, per).isAfter(first, 3).wants(1, 0)
 }
 
-// All calls agree on when windows end, whatever their key and whether they count.
+// All calls agree on when windows end, regardless of their keys and of whether they count.
 func checkWindowLeft(e *counterEnv) {
 	per := e.window(time.Second)
 	first := e.a.counts(e.key(), 1, per)

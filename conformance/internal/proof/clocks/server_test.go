@@ -96,11 +96,13 @@ type step struct {
 
 type steps []step
 
-// lag is how old the time can be that a server works with, or that a grant carries, on a busy machine.
+// lag is how old the time can be that a server works with, or that a grant carries, on a busy
+// machine.
 const lag = 500 * time.Millisecond
 
-// explain reports whether the clock was set forward between the two grants, or shortly before. It is
-// not known which of them was the first. A clock that wobbles is no reason: the lock's ttl is longer.
+// explain reports whether the clock was set forward between the two grants, or shortly before. It
+// is not known which of them was the first. A clock that wobbles is no reason: the lock's ttl is
+// longer.
 func (all steps) explain(o load.Overlap) bool {
 	from, to := o.First.Asked, o.Second.From // the order is that of From
 	if o.Second.Asked.Before(from) {
@@ -111,7 +113,7 @@ func (all steps) explain(o load.Overlap) bool {
 	})
 }
 
-// disturb sets the clock for so long, and leaves it right.
+// disturb changes the clock for d, and then sets it right.
 func disturb(clock *testserver.Clock, d time.Duration) (all steps) {
 	var now time.Duration
 	set := func(ahead time.Duration) {
@@ -135,8 +137,8 @@ func disturb(clock *testserver.Clock, d time.Duration) (all steps) {
 	return all
 }
 
-// A backend that lets a holder release a lock that it has lost is found out: the second and the third
-// holder overlap, and only the first was there before the step.
+// A backend that lets a holder release a lock that it has lost is found out: the second and the
+// third holder overlap, and only the first was there before the step.
 func TestServerClocksFindsWrongReleases(t *testing.T) {
 	t.Parallel()
 	clock := testserver.NewClock(t)
@@ -158,7 +160,7 @@ func TestServerClocksFindsWrongReleases(t *testing.T) {
 	assert.Fail(t, "not found")
 }
 
-// openHanded releases a lock whatever its token.
+// openHanded releases a lock regardless of the token.
 type openHanded struct{ locker.Inspector }
 
 func (o openHanded) Release(ctx context.Context, key, token string) (bool, error) {

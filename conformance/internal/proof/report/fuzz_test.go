@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a test records is in the page, and a line that is no record is an error.
+// The page contains each record of a test, and a line that is not a record is an error.
 func FuzzReport(f *testing.F) {
 	f.Add("Histories", "redisv9", "illegal", "0", "")
 	f.Add("", "", "", "", "{")

@@ -95,7 +95,7 @@ func TestSoak(t *testing.T) {
 
 func megabytes(bytes int) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
 
-// soak runs the load for so long, and returns what was there meanwhile, at equal intervals.
+// soak runs the load for d, and returns samples that it takes at equal intervals.
 func soak(t *testing.T, backends map[string]*backend, servers map[string]*server, d time.Duration) (samples []sample) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -166,7 +166,7 @@ func growths(samples []sample) (found []string) {
 	return found
 }
 
-// What grows with time is found, whatever it is.
+// Every kind of growth is detected.
 func TestGrowths(t *testing.T) {
 	var samples []sample
 	for i := range 20 {
