@@ -33,7 +33,7 @@ type job struct {
 	OwnKeys   bool // each goroutine has a lock of its own
 	Count     int  // goroutines; of a holder of leases, leases
 
-	RandomKeys int           // each cycle is with one of so many locks; 0: of one
+	RandomKeys int           // the number of locks to choose from in each cycle; 0 means one lock
 	Hold, Rest time.Duration // of a cycle
 	Load       time.Duration // of the source
 	TTL        time.Duration // of the lock of a load, or of leases; 0 is the contender's default

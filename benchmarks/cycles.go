@@ -18,7 +18,7 @@ type scenario struct {
 	processes  int
 	goroutines int // in each
 	ownKeys    bool
-	randomKeys int // of so many; 0: one key
+	randomKeys int // the number of keys to choose from; 0 means one key
 	hold, rest time.Duration
 	length     time.Duration // nominal
 	least      time.Duration // so that a contender has its turn, however short the other runs are

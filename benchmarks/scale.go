@@ -133,7 +133,7 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 	if err != nil {
 		return nil, err
 	}
-	time.Sleep(b.scaled(time.Second)) // those that have joined look once more when their subscription is live
+	time.Sleep(b.scaled(time.Second)) // waiters look once more when their subscription is live
 	still, err := b.watchRequests(ctx, b.scaled(10*time.Second))
 	if err != nil {
 		return nil, err
