@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// What is under the prefix is an entry as it was written, or an error. Nothing panics.
+// Reading a key under the prefix returns the entry that was written, or an error, and never panics.
 func FuzzRead(f *testing.F) {
 	l := New(nil)
 	for _, seed := range []struct{ key, value string }{

@@ -19,7 +19,7 @@ func TestCounterConformance(t *testing.T) {
 	})
 }
 
-// Counts of windows that are over are removed by later calls, whatever their key.
+// Later calls, with any key, remove the counts of windows that have ended.
 func TestCounterForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New()

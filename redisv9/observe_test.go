@@ -19,8 +19,8 @@ type waiters struct{ n atomic.Int64 }
 
 func (w *waiters) Observe(_ context.Context, e locker.Event) { w.n.Add(int64(e.Waiters)) }
 
-// Every caller that waits is reported, also those that join the queue at once because others of the
-// process wait already.
+// Every caller that waits is reported, including callers that join the queue at once because others
+// of the process already wait.
 func TestAllWaitersAreObserved(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

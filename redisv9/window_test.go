@@ -82,7 +82,7 @@ func TestCounterOnServer(t *testing.T) {
 	require.ErrorContains(t, err, "WRONGTYPE")
 }
 
-// A clock that was set back denies nobody for longer than the window that it is in.
+// After a clock was set back, a key is not denied for longer than the current window.
 func TestCounterClockSetBack(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slow takes so long, whatever happens to its context.
+// slow returns a call that takes d and ignores its context.
 func slow(d time.Duration) func(context.Context) (bool, error) {
 	return func(context.Context) (bool, error) {
 		time.Sleep(d)
@@ -26,7 +26,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// A caller leaves at its deadline, and the next call for the same token waits for the one left behind.
+// A caller leaves at its deadline, and the next call for the same token waits for the one left
+// behind.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c calls

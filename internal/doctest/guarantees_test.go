@@ -29,8 +29,8 @@ import (
 // backend is one of those with a server.
 type backend struct {
 	start func(tb testing.TB, args ...string) *testserver.Server
-	// locker returns a Locker with connections of its own, and what counts its requests: a client writes
-	// each in one piece.
+	// locker returns a Locker with connections of its own, and what counts its requests: a client
+	// writes each in one piece.
 	locker func(tb testing.TB, addr string) (locker.Locker, *atomic.Int64)
 }
 
@@ -94,8 +94,8 @@ func TestLongestTTLOnRedis(t *testing.T) {
 	}
 }
 
-// insist does an operation until it is no error: a client has to find out first that its connections are
-// those of a server that is no more.
+// insist does an operation until it is no error: a client has to find out first that its
+// connections are those of a server that is no more.
 func insist(t *testing.T, op func() (bool, error)) bool {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -107,8 +107,8 @@ func insist(t *testing.T, op func() (bool, error)) bool {
 	}
 }
 
-// A server that comes back without its data has forgotten its locks: their holders are told, and others
-// can have them.
+// A server that comes back without its data has forgotten its locks: their holders are told, and
+// others can have them.
 func TestRestartWithoutData(t *testing.T) {
 	t.Parallel()
 	for name, b := range backends {
@@ -145,8 +145,8 @@ func TestRestartWithData(t *testing.T) {
 	}
 }
 
-// A Redis that evicts keys when it is full also evicts locks: all of them have an expiry, so even a policy
-// that keeps what has none does not keep them.
+// A Redis that evicts keys when it is full also evicts locks: all of them have an expiry, so even a
+// policy that keeps what has none does not keep them.
 func TestEvictionOnRedis(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"redisv9", "redigo"} {
@@ -181,8 +181,9 @@ func TestEvictionOnRedis(t *testing.T) {
 	}
 }
 
-// What guarantees.md names as proof exists: `TestX` is a test of the package that its section is about, of
-// this one, or of the proof under fire, and `group/check` is a check of the conformance suite.
+// The tests and checks that guarantees.md names exist. `TestX` is a test of the section's package,
+// of this package, or of conformance/internal/proof, and `group/check` is a check of the
+// conformance suite.
 func TestNamesInGuarantees(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/guarantees.md")
@@ -234,8 +235,8 @@ func contains(t *testing.T, dirs []string, text string) bool {
 	return false
 }
 
-// A replica, which may lag behind, is no backend: it refuses instead of answering. Redigo's Extend and
-// Release only look when there is nothing to change.
+// A replica, which may lag behind, is no backend: it refuses instead of answering. Redigo's Extend
+// and Release only look when there is nothing to change.
 func TestReadOnlyReplica(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"redisv9", "redigo"} {

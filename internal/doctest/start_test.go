@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the functions of getting-started.md import.
+// startImports begins a file with the functions of getting-started.md.
 const startImports = `package start
 
 import (

@@ -297,7 +297,7 @@ func (h *Hub) SetLinger(d time.Duration) {
 var impatient atomic.Bool
 
 // StopLingering makes every hub close its connection a moment after its last listener has left, for
-// tests that look for what is left when all is over.
+// tests that check for leaks at the end.
 func StopLingering() { impatient.Store(true) }
 
 // InUse reports whether the hub has a connection, or tries to have one.
