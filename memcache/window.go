@@ -32,10 +32,10 @@ func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Durati
 	return w.count(ctx, n)
 }
 
-// CountUnder is Count, and takes n back if the rule does not allow it, in one more request. In the
-// meantime, calls of others may be denied because of it, so a client that keeps many calls in flight
-// while it is denied gets less than the limit. If taking it back fails, that is an error, and n has
-// perhaps been counted.
+// CountUnder is Count, but takes n back if the rule does not allow it, in one more request. In the
+// meantime, other calls may be denied because of n, so a client that keeps many calls in flight
+// while it is denied gets less than the limit. If taking n back fails, CountUnder returns an error,
+// and n may have been counted.
 func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (
 	c window.Counts, counted bool, err error) {
 	w := l.windowOf(key, r.Per)

@@ -10,10 +10,10 @@ import (
 // wait for the same key are served first come, first served. Only the first of them makes requests,
 // one each time the call may be allowed again.
 //
-// When ctx ends, Wait returns ctx's error, and the call has not counted unless ctx ended during a
-// request. It does not wait if ctx's deadline is certain to pass first: the error is then
-// [context.DeadlineExceeded]. A backend error ends the wait of all these callers at once, with and
-// without [WithFailClosed]; each decides whether to go on. Requests that are denied do not count,
+// When ctx ends, Wait returns ctx's error, and the call was not counted unless ctx ended during a
+// request. If ctx's deadline is certain to pass first, Wait returns [context.DeadlineExceeded]
+// immediately. A backend error ends the wait of all these callers immediately, with or without
+// [WithFailClosed]; each caller decides whether to go on. Requests that are denied do not count,
 // even with [WithDeniedCounted].
 func (l *Limiter) Wait(ctx context.Context, key string) error {
 	if err := l.check(key, 1); err != nil {

@@ -11,10 +11,10 @@
 //		return fmt.Errorf("too many requests, try again in %v", d.RetryAfter)
 //	}
 //
-// The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. That of etcd
-// is none: a majority of its servers would write each count to their disks. Nor are Lockers that
-// wrap another one, such as those of [locker.Observed] and package cohort: give New the one that they
-// wrap. On PostgreSQL, first create the table of counts with postgres.EnsureWindowSchema.
+// The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. The Locker of
+// etcd is not, since a majority of its servers would have to write each count to disk. Lockers that
+// wrap another one, such as those of [locker.Observed] and package cohort, are not Counters either:
+// pass the wrapped Locker to New. On PostgreSQL, first create the table of counts with postgres.EnsureWindowSchema.
 //
 // # How it counts
 //
@@ -66,9 +66,9 @@ type Counter interface {
 	Count(ctx context.Context, key string, n int64, per time.Duration) (Counts, error)
 }
 
-// An Enforcer is a [Counter] that can leave out counts that would exceed a limit. Without it, a
-// Limiter looks first and then counts, which takes two requests, and a call that finds room when it
-// looks counts even if it is then denied. All Counters of this module are Enforcers.
+// An Enforcer is a [Counter] that can refuse to count calls that would exceed a limit. With any
+// other Counter, a Limiter reads the counts first and then counts, which takes two requests. A call
+// that is denied in the second step has counted. All Counters of this module are Enforcers.
 type Enforcer interface {
 	Counter
 
