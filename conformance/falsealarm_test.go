@@ -168,7 +168,7 @@ func TestNoFalseAlarmBusyCores(t *testing.T) {
 func TestNoFalseAlarmBesideItself(t *testing.T) {
 	t.Parallel()
 	c := mutants.Fakes(func(*mutants.Fake) {})
-	c.LoseData = nil // it would be the others' data as well
+	c.LoseData = nil                         // it would be the others' data as well
 	lockers := make(chan locker.Locker, 3*4) // of each suite, and the one that demand/close would close
 	for range cap(lockers) {
 		lockers <- c.New(t, "")
