@@ -100,7 +100,8 @@ const (
 	q8Looks = "Q8 Wait does not depend on a notification: it also looks at the lock from time to time."
 	q9Leave = "Q9 When ctx ends after the lock was found to be held, whether or not token had joined the queue by " +
 		"then, Wait leaves the queue, and the error wraps both ctx's error and ErrHeld; a grant that arrives " +
-		"meanwhile is released or passed on."
+		"meanwhile is released or passed on. That may go on in the background, so the next attempt needs " +
+		"another token: this one may still be released."
 	q10NotHeld     = "Q10 An error without ErrHeld, like one from Acquire, says nothing about who holds the lock."
 	q11Unsupported = "Q11 An error that wraps errors.ErrUnsupported means that there is no queue for this key, and that " +
 		"nothing happened."
