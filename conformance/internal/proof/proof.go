@@ -18,6 +18,8 @@ type Row struct {
 	Section string  // a heading of the page, for instance "Histories"
 	Name    string  // of the row in the section's table
 	Counts  []Count // the columns, in order; the same ones in all rows of a section
+
+	Duration string // that was asked for: LOCKER_PROVE
 }
 
 // A Count is a figure with its name.
@@ -42,7 +44,7 @@ func Record(t testing.TB, section, name string, counts ...Count) {
 	if path == "" || t.Failed() {
 		return
 	}
-	data, err := json.Marshal(Row{section, name, counts})
+	data, err := json.Marshal(Row{section, name, counts, os.Getenv("LOCKER_PROVE")})
 	if err != nil {
 		t.Fatal("proof:", err)
 	}

@@ -78,6 +78,7 @@ func read(data []byte) (map[string][]proof.Row, error) {
 func fill(page string, sections map[string][]proof.Row) (string, error) {
 	var wrong []string
 	used := make(map[string]bool)
+	page = strings.ReplaceAll(page, "<!-- durations -->", durations(sections))
 	text := table.ReplaceAllStringFunc(page, func(place string) string {
 		name := table.FindStringSubmatch(place)[1]
 		used[name] = true
@@ -97,6 +98,20 @@ func fill(page string, sections map[string][]proof.Row) (string, error) {
 		return "", fmt.Errorf("page.md: %s", strings.Join(wrong, ", "))
 	}
 	return text, nil
+}
+
+// durations returns the values of DURATION with which the rows were made.
+func durations(sections map[string][]proof.Row) string {
+	var all []string
+	for _, rows := range sections {
+		for _, row := range rows {
+			if !slices.Contains(all, row.Duration) {
+				all = append(all, row.Duration)
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 // markdown returns the table of a section, with a column for each name of a count.

@@ -14,12 +14,12 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func TestReport(t *testing.T) {
 	sections, err := read([]byte(`{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"1"}]}
 {"Section":"Histories","Name":"memory","Counts":[{"Name":"illegal","Value":"0"},{"Name":"unknown","Value":"7"}]}
-{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"0"}]}
+{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"0"}],"Duration":"1m"}
 `))
 	require.NoError(t, err)
-	text, err := fill("# Page\n\n<!-- table: Histories -->\n\nEnd.\n", sections)
+	text, err := fill("# Page <!-- durations -->\n\n<!-- table: Histories -->\n\nEnd.\n", sections)
 	require.NoError(t, err)
-	assert.Equal(t, `# Page
+	assert.Equal(t, `# Page , 1m
 
 | | illegal | unknown |
 |---|--:|--:|
