@@ -6,6 +6,8 @@ import (
 	"github.com/golockers/locker/internal/leaktest"
 )
 
+// Two mutants leave goroutines behind: that is what is wrong with them.
 func TestMain(m *testing.M) {
-	leaktest.Main(m, "github.com/golockers/locker/conformance/internal/mutants.listMutants.") // one leaves goroutines behind
+	const mutants = "github.com/golockers/locker/conformance/internal/mutants."
+	leaktest.Main(m, mutants+"listMutants.", mutants+"leaking.")
 }

@@ -237,8 +237,11 @@ var semaphoreMutants = map[string]semaphoreMutant{
 					err      error
 				}
 				done := make(chan result, 1)
+				// Longer than any check looks, but not until the tests end.
+				stay, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 				go func() {
-					deadline, err := wait(context.WithoutCancel(ctx), key, token, ttl)
+					defer cancel()
+					deadline, err := wait(stay, key, token, ttl)
 					done <- result{deadline, err}
 				}()
 				select {

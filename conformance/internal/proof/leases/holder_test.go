@@ -51,7 +51,8 @@ type task struct {
 
 func TestMain(m *testing.M) {
 	fleet.Main(map[string]fleet.Role{"holder": holder, "loader": loader})
-	leaktest.Main(m)
+	// The Lockers that processes open end with them, and this one opens some in the same way.
+	leaktest.Main(m, "google.golang.org/grpc", "github.com/jackc/pgx/v5/pgxpool.")
 }
 
 // holder is a process in which workers take locks until it is told to end.
