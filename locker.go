@@ -43,8 +43,8 @@
 // # More
 //
 // See the other [pages] in the repository: [getting started], [choosing a backend], [recipes],
-// [operations], the [guarantees] of each backend, [performance], writing [adapters], and the
-// [design].
+// [operations], the [guarantees] of each backend and their [proof], [performance] and [scale],
+// writing [adapters], and the [design].
 //
 // [pages]: https://github.com/golockers/locker/blob/main/docs/README.md
 // [getting started]: https://github.com/golockers/locker/blob/main/docs/getting-started.md
@@ -52,7 +52,9 @@
 // [recipes]: https://github.com/golockers/locker/blob/main/docs/recipes.md
 // [operations]: https://github.com/golockers/locker/blob/main/docs/operations.md
 // [guarantees]: https://github.com/golockers/locker/blob/main/docs/guarantees.md
+// [proof]: https://github.com/golockers/locker/blob/main/docs/proof.md
 // [performance]: https://github.com/golockers/locker/blob/main/docs/performance.md
+// [scale]: https://github.com/golockers/locker/blob/main/docs/scale.md
 // [adapters]: https://github.com/golockers/locker/blob/main/docs/adapters.md
 // [design]: https://github.com/golockers/locker/blob/main/docs/design.md
 package locker

@@ -163,9 +163,13 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 	if err := free(); err != nil {
 		return nil, fmt.Errorf("free: %w", err)
 	}
-	done, err := one(order{Round: allServed})
+	replies, err := f.do(ctx, order{Round: allServed}, scaleWork)
 	if err != nil {
 		return nil, fmt.Errorf("until all were served: %w", err)
+	}
+	done := replies[0]
+	if done.Fails > s.waiters/100 { // a break fails the calls that are under way
+		return nil, fmt.Errorf("until all were served: %w", firstError(replies))
 	}
 	served := time.Since(freed)
 	after, err := b.redis.usage(ctx)
@@ -181,6 +185,7 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 		{still.requests, "requests/s"},
 		{still.cpu, "server-cpu-%"},
 		{broken.requests, "requests/s-after-break"},
+		{float64(done.Fails), "failed-by-break"},
 		{served.Seconds(), "until-all-served-s"},
 		{float64(after.requests-before.requests) / n, "requests/served"},
 		{float64(done.Goroutines), "goroutines-after"},

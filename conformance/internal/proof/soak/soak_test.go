@@ -135,8 +135,11 @@ func soak(t *testing.T, backends map[string]*backend, servers map[string]*server
 			proof.Of("longest wait", r.LongestWait.Round(time.Millisecond)))
 	}
 	served.Wait()
-	for _, growth := range growths(samples) {
-		assert.Fail(t, growth)
+	// In a few seconds, calls that hang together look like growth.
+	if d > 10*time.Second {
+		for _, growth := range growths(samples) {
+			assert.Fail(t, growth)
+		}
 	}
 	for name, s := range servers {
 		require.Eventuallyf(t, func() bool { return s.left(t) == 0 }, patience, 50*time.Millisecond,
