@@ -58,7 +58,12 @@ func newProgram(t *testing.T, args ...string) *program {
 func (p *program) start(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.Start())
-	t.Cleanup(func() { _ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL) })
+	t.Cleanup(func() {
+		_ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL)
+		if p.ProcessState == nil {
+			_ = p.Wait()
+		}
+	})
 }
 
 // wait returns the exit status. All processes of the fleet have stderr open, and Wait returns when the last of
