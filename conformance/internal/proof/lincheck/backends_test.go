@@ -169,7 +169,7 @@ func TestBackends(t *testing.T) {
 // there are no faults.
 func TestLingering(t *testing.T) {
 	for _, name := range []string{"memory", "redisv9"} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name+"+cohort that lingers, no faults", func(t *testing.T) {
 			t.Parallel()
 			b := backends[name]
 			b.lingers = true
