@@ -293,6 +293,10 @@ func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric
 		return nil, err
 	}
 	defer f.kill()
+	before, err := b.redis.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	replies, err := f.do(ctx, order{}, scaleWork)
 	if err == nil {
@@ -302,9 +306,14 @@ func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric
 		return nil, err
 	}
 	took := time.Since(start)
+	after, err := b.redis.usage(ctx)
+	if err != nil {
+		return nil, err
+	}
 	left, err := b.redis.client.DBSize(ctx).Result()
 	return []metric{
 		{float64(j.Count) / took.Seconds(), "cycles/s"},
+		{float64((after.cpu - before.cpu).Microseconds()) / float64(j.Count), "server-cpu-us/cycle"},
 		{float64(replies[0].Memory), "bytes-after"},
 		{float64(replies[0].Goroutines), "goroutines-after"},
 		{float64(left), "server-keys-after"},

@@ -68,7 +68,7 @@ func (r *results) deployments() ([]deployment, error) {
 	}
 	redis := func(name, who string) deployment {
 		// A server of Redis runs commands on one thread.
-		cycle := value("locks", "uncontended-32", who, "server-cpu-us/cycle") * 1e-6
+		cycle := value("scale", "held-1000000", who, "server-cpu-us/cycle") * 1e-6
 		return deployment{
 			Name: name, CycleCost: cycle, ExtendCost: cycle / 2,
 			LockBytes:   value("scale", "keys-100000", who, "server-bytes/lock"),

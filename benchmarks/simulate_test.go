@@ -72,16 +72,20 @@ func TestFleets(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(rawFile(dir, section), []byte(raw.String()), 0o644))
 	}
-	write("locks",
-		sample{scenario: "uncontended-32", who: "redisv9", metrics: []metric{{10, "server-cpu-us/cycle"}}},
-		sample{scenario: "uncontended-32", who: "rueidis", metrics: []metric{{10, "server-cpu-us/cycle"}}})
+	held := []metric{{10, "server-cpu-us/cycle"}}
+	write("scale",
+		sample{scenario: "held-1000000", who: "redisv9", metrics: held},
+		sample{scenario: "held-1000000", who: "rueidis", metrics: held})
 	stderr.Reset()
 	require.Equal(t, 1, parentMain([]string{"-fleets", page, "-out", dir}, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), "requests/s of scale/keys-100000/redisv9")
 	assert.NoFileExists(t, page)
 
 	keys := []metric{{200, "server-bytes/lock"}, {1000, "server-bytes/waiter"}, {10_000, "requests/s"}}
-	write("scale", sample{scenario: "keys-100000", who: "redisv9", metrics: keys},
+	write("scale",
+		sample{scenario: "held-1000000", who: "redisv9", metrics: held},
+		sample{scenario: "held-1000000", who: "rueidis", metrics: held},
+		sample{scenario: "keys-100000", who: "redisv9", metrics: keys},
 		sample{scenario: "keys-100000", who: "rueidis", metrics: keys})
 	write("postgres", sample{scenario: "uncontended-32", who: "postgres", metrics: []metric{{1000, "cycles/s"}}})
 	write("etcd", sample{scenario: "uncontended-32", who: "etcd", metrics: []metric{{1000, "cycles/s"}}})
