@@ -6,10 +6,12 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/url"
@@ -17,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,6 +99,45 @@ func TestTLS(t *testing.T) {
 		require.Contains(t, p.stderr.String(), "ca=FILE")
 		p = locked(t, statusUnavailable, nil, "run", "-b", scheme+"://"+host+"?ca="+ca+"&server-name=other", "--key", "k", "true")
 		requireOneLine(t, p)
+	}
+}
+
+func TestMemcacheTLS(t *testing.T) {
+	t.Parallel()
+	ca, cert, key := certificate(t, t.TempDir())
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	server := testserver.Memcached(t)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	require.NoError(t, err)
+	var links sync.WaitGroup
+	links.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			links.Go(func() {
+				defer client.Close()
+				backend, err := net.Dial("tcp", server.Addr)
+				if err != nil {
+					return
+				}
+				defer backend.Close()
+				links.Go(func() { _, _ = io.Copy(client, backend); _ = client.Close() })
+				_, _ = io.Copy(backend, client)
+			})
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); links.Wait() })
+	url := "memcaches://" + listener.Addr().String()
+	for _, options := range []string{"?ca=" + ca, "?ca=" + ca + "&server-name=redis.example", "?insecure=true"} {
+		locked(t, 0, nil, "run", "-b", url+options, "--key", "k", "true")
+	}
+	for _, options := range []string{"", "?ca=" + ca + "&server-name=other"} {
+		p := locked(t, statusUnavailable, nil, "run", "-b", url+options, "--key", "k", "true")
+		requireOneLine(t, p)
+		require.Contains(t, p.stderr.String(), "certificate")
 	}
 }
 
