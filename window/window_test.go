@@ -211,8 +211,9 @@ func TestWait(t *testing.T) {
 		for range 50 {
 			order = append(order, <-done)
 		}
+		// Those of one window may return in any order, and no others.
 		for i, waiter := range order {
-			assert.Equal(t, i, waiter)
+			assert.Equal(t, i/10, waiter/10)
 		}
 		// Two requests for a call that is allowed, and one for each that is denied.
 		assert.LessOrEqual(t, c.calls.Load(), int64(2*50+5))
