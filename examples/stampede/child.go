@@ -56,6 +56,9 @@ func childMain(stdin io.Reader, stdout io.Writer) int {
 	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
 	var cfg config
 	if err := in.Decode(&cfg); err != nil {
+		if err == io.EOF { // the parent has ended before it had a job for this one
+			return 0
+		}
 		fmt.Fprintln(os.Stderr, "stampede: child:", err)
 		return 1
 	}
