@@ -170,14 +170,7 @@ func newHolder(j job) (worker, error) {
 	}
 	h := &holding{job: j, lock: l, unlocks: make([]func() error, j.Count)}
 	// The connections of the pool are not part of a lease's cost.
-	if err := inParallel(32, func(i int) error {
-		unlock, err := l(context.Background(), fmt.Sprintf("%s/warm-up/%d", j.Key, i))
-		if err != nil {
-			return err
-		}
-		time.Sleep(10 * time.Millisecond)
-		return unlock()
-	}); err != nil {
+	if err := openConnections(l, j.Key); err != nil {
 		return nil, err
 	}
 	h.memory, h.routines = used(), runtime.NumGoroutine()
@@ -197,6 +190,18 @@ func (h *holding) run(ctx context.Context, o order) reply {
 		r.Fails, r.Error = 1, err.Error()
 	}
 	return r
+}
+
+// openConnections fills the pool of a client.
+func openConnections(l lock, key string) error {
+	return inParallel(connections, func(i int) error {
+		unlock, err := l(context.Background(), fmt.Sprintf("%s/warm-up/%d", key, i))
+		if err != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+		return unlock()
+	})
 }
 
 // inParallel calls do with each number up to n, 32 at a time, and returns one of the errors.

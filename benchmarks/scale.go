@@ -348,14 +348,7 @@ func newCrowd(j job) (*waiting, error) {
 		return nil, err
 	}
 	w := &waiting{job: j, lock: l, errs: make(chan error, j.Count)}
-	if err := inParallel(connections, func(i int) error {
-		unlock, err := l(context.Background(), fmt.Sprintf("%s/warm-up/%d", j.Key, i))
-		if err != nil {
-			return err
-		}
-		time.Sleep(10 * time.Millisecond)
-		return unlock()
-	}); err != nil {
+	if err := openConnections(l, j.Key); err != nil {
 		return nil, err
 	}
 	w.memory, w.routines = used(), runtime.NumGoroutine()

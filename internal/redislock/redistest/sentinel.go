@@ -23,7 +23,7 @@ func FailOver(t *testing.T, newLocker func(sentinel string) Locker) Locker {
 	host, port, err := net.SplitHostPort(master.Addr)
 	require.NoError(t, err)
 	replica := testserver.Redis(t, "--replicaof", host+" "+port)
-	addr := startSentinel(t, host, port)
+	addr := StartSentinel(t, master.Addr, time.Minute)
 	sentinel := redis.NewSentinelClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { _ = sentinel.Close() })
 
@@ -52,9 +52,12 @@ func FailOver(t *testing.T, newLocker func(sentinel string) Locker) Locker {
 	return l
 }
 
-// startSentinel starts a sentinel for the master "m" and returns its address.
-func startSentinel(t *testing.T, host, port string) string {
+// StartSentinel starts a sentinel for the master "m", which it replaces by a replica when it has not
+// answered for down, and returns the sentinel's address.
+func StartSentinel(t *testing.T, master string, down time.Duration) string {
 	t.Helper()
+	host, port, err := net.SplitHostPort(master)
+	require.NoError(t, err)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	_, own, err := net.SplitHostPort(free.Addr().String())
@@ -65,9 +68,9 @@ func startSentinel(t *testing.T, host, port string) string {
 port %s
 bind 127.0.0.1
 sentinel monitor m %s %s 1
-sentinel down-after-milliseconds m 60000
+sentinel down-after-milliseconds m %d
 sentinel failover-timeout m 10000
-`, own, host, port), 0o600))
+`, own, host, port, down.Milliseconds()), 0o600))
 	server := exec.CommandContext(t.Context(), "redis-server", config, "--sentinel")
 	require.NoError(t, server.Start())
 	t.Cleanup(func() {

@@ -4,16 +4,13 @@ package failover
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
@@ -71,7 +68,7 @@ func (m *monitored) startSentinel(addr string) {
 	require.Eventually(m.t, func() bool {
 		return replica.InfoMap(m.t.Context(), "replication").Item("Replication", "master_link_status") == "up"
 	}, patience, 10*time.Millisecond, "the replica is not synchronized")
-	m.sentinel = runSentinel(m.t, addr)
+	m.sentinel = redistest.StartSentinel(m.t, addr, 500*time.Millisecond)
 	client := redis.NewSentinelClient(&redis.Options{Addr: m.sentinel})
 	defer client.Close()
 	require.Eventually(m.t, func() bool {
@@ -96,35 +93,6 @@ func split(t *testing.T, addr string) (host, port string) {
 	host, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
 	return host, port
-}
-
-// runSentinel starts a sentinel for the master "m" and returns its address.
-func runSentinel(t *testing.T, master string) string {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := free.Addr().String()
-	_, own := split(t, addr)
-	host, port := split(t, master)
-	require.NoError(t, free.Close())
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
-port %s
-bind 127.0.0.1
-sentinel monitor m %s %s 1
-sentinel down-after-milliseconds m 500
-sentinel failover-timeout m 10000
-`, own, host, port), 0o600))
-	server := exec.CommandContext(t.Context(), "redis-server", config, "--sentinel")
-	require.NoError(t, server.Start())
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer client.Close()
-	require.Eventually(t, func() bool { return client.Ping(t.Context()).Err() == nil }, patience, 10*time.Millisecond)
-	return addr
 }
 
 func sentinelRedisv9(tb testing.TB, sentinel string) locker.Locker {

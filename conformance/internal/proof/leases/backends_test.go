@@ -143,7 +143,7 @@ func redisIsClean(t *assert.CollectT, addr string) {
 	defer client.Close()
 	for _, key := range client.Keys(ctx, "*").Val() {
 		if ttl := client.PTTL(ctx, key).Val(); ttl == -1 {
-			assert.Fail(t, "it stays for ever", key)
+			assert.Fail(t, "it never expires", key)
 		}
 	}
 }
