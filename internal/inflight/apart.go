@@ -46,6 +46,7 @@ var ErrGoexit = errors.New("the call ended its goroutine with runtime.Goexit")
 func Go[T any](f func() (T, error)) *Apart[T] {
 	a := &Apart[T]{done: make(chan struct{}), err: ErrGoexit}
 	go func() {
+		growStack(false)
 		returned := false
 		defer close(a.done)
 		defer func() {
