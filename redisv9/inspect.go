@@ -23,8 +23,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 }
 
 // List yields the locks that are held and whose keys begin with prefix. It walks through all keys
-// of each server with SCAN, about a thousand in one request, and makes a request for each lock. It
-// remembers the keys that it has met, since SCAN repeats itself.
+// of each server with SCAN, about a thousand in one request, and makes a request for each lock, up
+// to four at the same time. It remembers the keys that it has met, since SCAN repeats itself.
 //
 // On a Cluster it asks all masters, and on a Ring the shards that are up. A client that is not
 // one of go-redis's own does not show its servers: the error is then [errors.ErrUnsupported].

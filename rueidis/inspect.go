@@ -22,7 +22,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 
 // List yields the locks that are held and whose keys begin with prefix. It walks through all keys
 // of the server, on a Cluster of all masters, with SCAN, about a thousand in one request, and makes
-// a request for each lock. It remembers the keys that it has seen, since SCAN may repeat them.
+// a request for each lock, up to four at the same time. It remembers the keys that it has seen, since
+// SCAN may repeat them.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info, error] {
 	return l.locks.List(ctx, prefix, l.scans)
 }

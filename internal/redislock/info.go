@@ -43,6 +43,7 @@ func (l *Locks) List(ctx context.Context, prefix string,
 		locks := redisscan.Locks{
 			KeyPrefix: l.names.prefix,
 			Inspect:   func(key string) (locker.Info, error) { return l.Inspect(ctx, key) },
+			AtOnce:    minLooks,
 			IsForeign: l.isAboutValue,
 		}
 		locks.List(prefix, servers, yield)

@@ -3,7 +3,9 @@
 package redisscan
 
 import (
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/golockers/locker"
 )
@@ -21,6 +23,7 @@ type Page struct {
 type Locks struct {
 	KeyPrefix string // of their keys on the servers
 	Inspect   func(key string) (locker.Info, error)
+	AtOnce    int                  // how many calls of Inspect run at the same time; 0: one
 	IsForeign func(err error) bool // reports whether Inspect's error is about the value at the key alone
 }
 
@@ -36,19 +39,24 @@ func (l *Locks) List(prefix string, servers []Scan, yield func(locker.Info, erro
 				yield(locker.Info{}, err)
 				return
 			}
+			var names []string
 			for _, key := range page.Keys {
 				name := strings.TrimPrefix(key, l.KeyPrefix)
 				if _, ok := seen[key]; ok || name == "" { // no lock has an empty name
 					continue
 				}
 				seen[key] = struct{}{}
-				info, err := l.Inspect(name)
-				switch {
-				case err != nil && !l.IsForeign(err):
-					yield(locker.Info{}, err)
-					return
-				case (err != nil || info.Token != "") && !yield(info, err):
-					return
+				names = append(names, name)
+			}
+			for some := range slices.Chunk(names, max(l.AtOnce, 1)) {
+				for _, lock := range l.inspect(some) {
+					switch {
+					case lock.err != nil && !l.IsForeign(lock.err):
+						yield(locker.Info{}, lock.err)
+						return
+					case (lock.err != nil || lock.info.Token != "") && !yield(lock.info, lock.err):
+						return
+					}
 				}
 			}
 			if cursor = page.Next; cursor == 0 {
@@ -56,6 +64,23 @@ func (l *Locks) List(prefix string, servers []Scan, yield func(locker.Info, erro
 			}
 		}
 	}
+}
+
+type inspected struct {
+	info locker.Info
+	err  error
+}
+
+// inspect inspects the locks with these names at the same time.
+func (l *Locks) inspect(names []string) []inspected {
+	locks := make([]inspected, len(names))
+	var others sync.WaitGroup
+	for i := range names[1:] {
+		others.Go(func() { locks[i+1].info, locks[i+1].err = l.Inspect(names[i+1]) })
+	}
+	locks[0].info, locks[0].err = l.Inspect(names[0])
+	others.Wait()
+	return locks
 }
 
 // globs escapes the characters that have a meaning in a pattern.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/redisscan"
@@ -51,6 +53,7 @@ var locks = redisscan.Locks{
 
 func TestList(t *testing.T) {
 	t.Parallel()
+	locks := locks
 	for name, c := range map[string]struct {
 		servers []redisscan.Scan
 		most    int
@@ -70,16 +73,38 @@ func TestList(t *testing.T) {
 		"left":             {[]redisscan.Scan{pages(t, "p:*", "p:a p:b p:c", "p:d")}, 2, "a b"},
 		"left at an error": {[]redisscan.Scan{pages(t, "p:*", "p:foreign p:b")}, 1, "foreign:foreign"},
 	} {
-		var got []string
-		locks.List("", c.servers, func(info locker.Info, err error) bool {
-			if err != nil {
-				info.Key += ":" + err.Error()
-			}
-			got = append(got, info.Key)
-			return len(got) < c.most
-		})
-		assert.Equal(t, c.want, strings.Join(got, " "), name)
+		for _, locks.AtOnce = range []int{0, 2, 9} {
+			var got []string
+			locks.List("", c.servers, func(info locker.Info, err error) bool {
+				if err != nil {
+					info.Key += ":" + err.Error()
+				}
+				got = append(got, info.Key)
+				return len(got) < c.most
+			})
+			assert.Equal(t, c.want, strings.Join(got, " "), "%s, %d at once", name, locks.AtOnce)
+		}
 	}
+}
+
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		locks := redisscan.Locks{
+			Inspect: func(key string) (locker.Info, error) {
+				time.Sleep(time.Second)
+				return locker.Info{Key: key, Token: "t"}, nil
+			},
+			AtOnce: 4,
+		}
+		start, n := time.Now(), 0
+		locks.List("", []redisscan.Scan{pages(t, "*", "a b c d e", "f g")}, func(locker.Info, error) bool {
+			n++
+			return true
+		})
+		assert.Equal(t, 7, n)
+		assert.Equal(t, 3*time.Second, time.Since(start), "four, the fifth, and those of the second page")
+	})
 }
 
 // A prefix matches itself only.
