@@ -19,10 +19,16 @@ type peers struct {
 	asked   time.Time // when one was asked to look last
 	looked  time.Time // when one has looked last
 
-	mistrusted time.Time // before the last look that made all of them look, since its place was lost
+	mistrusted time.Time   // before the last look that found its place lost,
+	found      time.Time   // and when it found that
+	alarmed    time.Time   // when the others were asked to look because of that
+	alarm      *time.Timer // when they are asked next; nil: it is not set
 }
 
-const peersRest = time.Second // between two looks for the same peers
+const (
+	peersRest = time.Second          // between two looks for the same peers
+	alarmRest = 5 * time.Millisecond // after an alarm, for each of them, up to LookAgain
+)
 
 // joinLocked adds w to its peers.
 func (i *inbox) joinLocked(w *waiting) {
@@ -48,17 +54,21 @@ func (i *inbox) partLocked(w *waiting) {
 		if p.timer != nil {
 			p.timer.Stop()
 		}
+		if p.alarm != nil {
+			p.alarm.Stop()
+		}
 		delete(i.peers, w.key)
 	case wasForemost && p.due.IsZero():
 		i.lookAtLocked(p, time.Now().Add(peersRest))
 	}
 }
 
-// placed records w's place in the queue after a look, and reports whether w is the foremost of its
-// peers.
-func (i *inbox) placed(w *waiting, left time.Duration, rank int64) (isForemost bool) {
+// placed records w's place in the queue after a look, which was sent after asked, and reports whether
+// w is the foremost of its peers.
+func (i *inbox) placed(w *waiting, asked time.Time, left time.Duration, rank int64) (isForemost bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	w.asked = asked
 	i.peers[w.key].looked = time.Now()
 	return i.placedLocked(w, left, rank)
 }
@@ -110,19 +120,40 @@ func (i *inbox) lookDue(p *peers) {
 	}
 }
 
-// mistrust makes w's peers look after one of its looks, at a moment after asked, found that it had
-// lost its place, since they may have lost theirs. Those that have will report the same loss.
+// mistrust makes w's peers look after one of its looks, sent after asked, found that it had lost its
+// place, since they may have lost theirs. If places are lost again and again, the peers look no more
+// often than a few hundred times a second together, or each of them every [LookAgain].
 func (i *inbox) mistrust(w *waiting, asked time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	p := i.peers[w.key]
-	if w.asked.Before(p.mistrusted) { // it has not looked since
+	if w.asked.Before(p.mistrusted) { // it has not looked since, so this is the same loss
 		return
 	}
-	p.mistrusted = asked
+	p.mistrusted, p.found = asked, time.Now()
+	if p.alarm != nil {
+		return
+	}
+	rest := min(time.Duration(p.waiters.Len())*alarmRest, LookAgain)
+	if rest -= time.Since(p.alarmed); rest <= 0 {
+		i.alarmLocked(p, w)
+		return
+	}
+	p.alarm = time.AfterFunc(rest, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		p.alarm = nil
+		i.alarmLocked(p, nil)
+	})
+}
+
+// alarmLocked makes all peers look that have not looked since the last loss was found, except the one
+// that has just found it.
+func (i *inbox) alarmLocked(p *peers, finder *waiting) {
+	p.alarmed = time.Now()
 	for e := p.waiters.Front(); e != nil; e = e.Next() {
-		if other := e.Value.(*waiting); other != w {
-			i.missedLocked(other)
+		if w := e.Value.(*waiting); w != finder && w.asked.Before(p.found) {
+			i.missedLocked(w)
 		}
 	}
 }

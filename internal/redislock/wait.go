@@ -76,7 +76,7 @@ type waiting struct {
 
 	// A moment on this process's clock, and what the server's clock said then or later; and the
 	// ticket of that time.
-	asked  time.Time
+	asked  time.Time // others read it under the inbox's lock
 	server ServerTime
 	ticket string
 
@@ -158,8 +158,8 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 				waithook.Call(ctx)
 			}
 			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
-			w.asked, w.server, w.ticket = s.first, place.Time, place.Ticket
-			isForemost := ws.inbox.placed(w, place.Left, place.Rank)
+			w.server, w.ticket = place.Time, place.Ticket
+			isForemost := ws.inbox.placed(w, s.first, place.Left, place.Rank)
 			next.Reset(pace.After(place, hears, isForemost))
 			if place.Unheard { // it is subscribed to another server, behind a proxy for instance
 				w.unheard, look = epoch, true
