@@ -173,3 +173,23 @@ func TestForgottenGhostsArePassedOver(t *testing.T) {
 	releases(t, holder, "other", "holder")
 	isServed(t, stays, "it has moved to another channel")
 }
+
+// A server that hangs for longer than waiters try to leave its queue executes their requests when it
+// goes on.
+func TestServerHangsForLong(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]redis.Options{
+		"defaults":   {},
+		"no retries": {ContextTimeoutEnabled: true, MaxRetries: -1, ReadTimeout: 500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.HangingServer(t, func(addr string) (redistest.Locker, func() int64) {
+				own := o
+				own.Addr = addr
+				l := newLocker(t, &own)
+				return l, func() int64 { return redisv9.GivingUp(l) }
+			})
+		})
+	}
+}

@@ -346,6 +346,16 @@ func TestHungServerTakesALockLate(t *testing.T) {
 	})
 }
 
+// A server that hangs for longer than waiters try to leave its queue executes their requests when it
+// goes on.
+func TestServerHangsForLong(t *testing.T) {
+	t.Parallel()
+	redistest.HangingServer(t, func(addr string) (redistest.Locker, func() int64) {
+		l := rueidis.New(newClient(t, rueidisclient.ClientOption{InitAddress: []string{addr}, ConnWriteTimeout: time.Second}))
+		return l, func() int64 { return rueidis.GivingUp(l) }
+	})
+}
+
 func TestNilClient(t *testing.T) {
 	t.Parallel()
 	for operation, f := range operations(rueidis.New(nil)) {

@@ -16,11 +16,12 @@ const (
 )
 
 // ghost is an entry that may be in a queue although its waiter has gone. If the lock is granted to
-// it, only this process can release it before it expires.
+// it, only this process can release it before it expires. A waiter that had no entry yet leaves a
+// ghost without one, which only the leavers know.
 type ghost struct {
 	box     *box
 	keys    Keys
-	entries [2]string
+	entries [2]string // empty: it has none
 	nonce   string
 	id      string // set by haunt
 	token   string // encoded
@@ -35,8 +36,28 @@ type ghost struct {
 	since time.Time     // when it first tried to leave; zero: it does not
 	rest  time.Duration // after the next failure
 
+	// A request without an answer may take the lock directly. The nonce is no mark of that, so the
+	// lock is released by its token alone, for a while after the server has answered again.
+	mayTake  bool
+	answered time.Time // the first time that the server has answered since
+
 	isServed bool   // its waiter has the lock, or had it,
 	ticket   string // by this ticket, or by none
+}
+
+// hasEntry reports whether g is a ghost of an entry.
+func (g *ghost) hasEntry() bool { return g.nonce != "" }
+
+// arguments returns the arguments of a [Release] by g: byToken if the lock is released however the
+// token has it, and otherwise only if it was served to the entry.
+func (g *ghost) arguments(byToken bool) []string {
+	switch {
+	case !g.hasEntry():
+		return nil
+	case byToken:
+		return g.entries[:]
+	}
+	return append(g.entries[:], g.nonce)
 }
 
 // isMeant reports whether a message is for an entry that joined the queue after its waiter had
@@ -135,20 +156,23 @@ func (i *inbox) hasLeft(g *ghost, freed Freed) {
 type leavers struct {
 	mu      sync.Mutex
 	ghosts  []*ghost
+	trying  int // ghosts that try to leave, also while they rest
 	workers int
 }
 
-// leaveLater releases the lock if it was granted to a ghost, and takes its entry out of the queue
-// if it is there. No one else does, so this is tried until the lock's ttl has passed.
+// leaveLater releases the lock if a ghost has it, and takes its entry out of the queue if it is
+// there. No one else does, so while the server does not answer, this is tried until the lock's ttl
+// has passed, and for at least [ghostLife]. If too many try already, the lock ends with its ttl.
 func (ws *Waiters) leaveLater(g *ghost) {
 	p := &ws.leavers
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.leaving.Swap(true) {
+	if g.since.IsZero() && p.trying >= maxGhosts || g.leaving.Swap(true) {
 		return
 	}
 	if g.since.IsZero() {
 		g.since, g.rest = time.Now(), giveUpRest
+		p.trying++
 	}
 	p.ghosts = append(p.ghosts, g)
 	if p.workers < maxLeave {
@@ -164,11 +188,14 @@ func (ws *Waiters) leave() {
 	for len(p.ghosts) > 0 {
 		g := p.ghosts[0]
 		p.ghosts = p.ghosts[1:]
+		byToken := g.mayTake
 		p.mu.Unlock()
-		err := ws.leaveNow(g)
+		err := ws.leaveNow(g, byToken)
 		p.mu.Lock()
 		switch {
-		case err == nil, errors.Is(err, pubsub.ErrClosed), time.Since(g.since) > max(g.ttl, giveUpFor):
+		case g.since.IsZero(): // another worker was quicker
+		case p.isOver(g, err):
+			p.trying--
 			g.since = time.Time{}
 		default:
 			time.AfterFunc(g.rest, func() { ws.leaveLater(g) })
@@ -179,15 +206,29 @@ func (ws *Waiters) leave() {
 	p.ghosts = nil
 }
 
-func (ws *Waiters) leaveNow(g *ghost) error {
+// isOver reports whether g need not try again to leave. It needs the lock of p.
+func (p *leavers) isOver(g *ghost, err error) bool {
+	switch {
+	case err != nil:
+		return errors.Is(err, pubsub.ErrClosed) || time.Since(g.since) > max(g.ttl, ghostLife)
+	case !g.mayTake:
+		return true
+	case g.answered.IsZero():
+		g.answered = time.Now()
+	}
+	g.mayTake = time.Since(g.answered) < giveUpFor
+	return !g.mayTake
+}
+
+func (ws *Waiters) leaveNow(g *ghost, byToken bool) error {
 	g.leaving.Store(false) // another message may come from here on
 	ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 	defer cancel()
 	s := &Sending{Ctx: ctx, Token: g.token}
 	freed, err := Call(&ws.Caller, s, func() (Freed, error) {
-		return ws.release(g.keys, s, g.entries[0], g.entries[1], g.nonce)
+		return ws.release(g.keys, s, g.arguments(byToken)...)
 	})
-	if err == nil {
+	if err == nil && g.hasEntry() {
 		ws.inbox.hasLeft(g, freed)
 	}
 	return err

@@ -16,21 +16,27 @@ const (
 	maxSweeps  = 256                  // keys whose queues a Locker may have to serve again
 )
 
-// giveUp takes w's entry out of the queue in the background, and releases the lock if it was
-// granted. It outlives ctx. Without w it only releases the lock. One request is enough if all
-// earlier requests have been answered. Otherwise one of them may still arrive, and take the lock or
-// put the entry in the queue again.
+// giveUp takes w's entry out of the queue in the background, and releases the lock if w has it.
+// hasFailed means that the last request had no answer, as far as is known.
 //
 // An entry that may still be in the queue may be granted the lock. So the inbox keeps a ghost of it
 // until the entry has certainly left the queue, and releases whatever the ghost is granted.
-func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *waiting, unsure bool) {
-	var entries [2]string
-	var g *ghost
-	if w != nil {
-		entries = [2]string{w.entry.String(0), w.entry.String(w.claim)}
-		g = &ghost{keys: keys, entries: entries, nonce: w.entry.Nonce, token: last.Token, ttl: w.ttl, joined: w.joined}
-		ws.inbox.haunt(w, g)
+func (ws *Waiters) giveUp(ctx context.Context, last *Sending, w *waiting, hasFailed bool) {
+	mayTake := w.unsure || hasFailed
+	g := &ghost{
+		keys: w.keys, entries: w.entries(), nonce: w.entry.Nonce, token: last.Token, ttl: w.ttl, joined: w.joined,
+		mayTake: mayTake,
 	}
+	ws.inbox.haunt(w, g)
+	ws.undo(ctx, last, g, w.unsure, mayTake)
+}
+
+// undo undoes in the background what the requests of a ghost's waiter have done, or may yet do. It
+// outlives ctx. One request is enough if all of them have been answered: last, and the earlier
+// ones unless they are unsure. Otherwise one of them may still arrive, and take the lock or put the
+// entry in the queue again. If the server does not answer for so long, or has just begun to answer,
+// the leavers go on.
+func (ws *Waiters) undo(ctx context.Context, last *Sending, g *ghost, unsure, mayTake bool) {
 	mayRepeat := ws.givingUp.Add(1) <= maxUnsure
 	go func() {
 		defer ws.givingUp.Add(-1)
@@ -40,34 +46,35 @@ func (ws *Waiters) giveUp(ctx context.Context, keys Keys, last *Sending, w *wait
 		stop()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpFor)
 		defer cancel()
+		var answered time.Time // the first time
 		for rest := giveUpRest; ; rest = min(4*rest, giveUpMost) {
 			s := &Sending{Ctx: ctx, Token: last.Token}
 			freed, err := CallInOrder(&ws.Caller, s, func() (Freed, error) {
-				if w == nil {
-					return ws.release(keys, s)
-				}
-				return ws.release(keys, s, entries[0], entries[1])
+				return ws.release(g.keys, s, g.arguments(true)...)
 			})
+			if err == nil && answered.IsZero() {
+				answered = time.Now()
+			}
 			// CallInOrder has waited for the last request, so it may be read now.
 			switch {
 			case err != nil:
-			case g == nil && freed.Released:
+			case !g.hasEntry() && freed.Released:
 				return
-			case g != nil && last.isOver() && !unsure:
+			case g.hasEntry() && last.isOver() && !unsure:
 				g.isOver.Store(true)
 				ws.inbox.hasLeft(g, freed)
 				return
 			}
-			if !mayRepeat || !sleep(ctx, rest) {
-				switch {
-				case g == nil:
-				case err != nil:
-					ws.leaveLater(g)
-				default:
-					ws.inbox.hasLeft(g, freed)
-				}
-				return
+			if mayRepeat && sleep(ctx, rest) {
+				continue
 			}
+			switch {
+			case err != nil, mayTake && time.Since(answered) < giveUpFor-giveUpMost:
+				ws.leaveLater(g)
+			case g.hasEntry():
+				ws.inbox.hasLeft(g, freed)
+			}
+			return
 		}
 	}()
 }
@@ -78,8 +85,8 @@ func (ws *Waiters) served(w *waiting, last *Sending) {
 	if !w.unsure && last.answered {
 		return
 	}
-	g := &ghost{keys: w.keys, entries: [2]string{w.entry.String(0), w.entry.String(w.claim)},
-		nonce: w.entry.Nonce, id: w.id, token: last.Token, ttl: w.ttl, isServed: true, ticket: w.ticket}
+	g := &ghost{keys: w.keys, entries: w.entries(), nonce: w.entry.Nonce,
+		id: w.id, token: last.Token, ttl: w.ttl, isServed: true, ticket: w.ticket}
 	if ws.inbox.hauntServed(g) {
 		time.AfterFunc(ghostLife, func() { ws.inbox.bury(g) })
 	}

@@ -234,7 +234,7 @@ func (l *Locks) Wait(ctx context.Context, key, token string, ttl time.Duration) 
 		return l.wait(ctx, key, keys, token, ttl, ms, true)
 	}
 	if !s.isUnsent() { // the request may have taken the lock, or may yet take it
-		l.giveUp(ctx, keys, s, nil, false)
+		l.undo(ctx, s, &ghost{keys: keys, token: s.Token, ttl: ttl, mayTake: true}, false, true)
 	}
 	return time.Time{}, err
 }

@@ -97,6 +97,9 @@ type waiting struct {
 	place         *list.Element // among its peers
 }
 
+// entries returns the two forms that the entry may have in the queue.
+func (w *waiting) entries() [2]string { return [2]string{w.entry.String(0), w.entry.String(w.claim)} }
+
 // told delivers a message. Only the last one counts, except that a Head does not replace another
 // kind. It needs the inbox's lock.
 func (w *waiting) told(m Message) {
@@ -141,7 +144,7 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 			switch {
 			case err != nil:
 				if w.joined || !s.isUnsent() && !s.isForeign(err) {
-					ws.giveUp(ctx, w.keys, s, w, w.unsure)
+					ws.giveUp(ctx, s, w, true)
 				}
 				if w.isHeld && ctx.Err() != nil {
 					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
@@ -195,7 +198,7 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 			ws.inbox.ask(w)
 			next.Reset(askAgain)
 		case <-ctx.Done():
-			ws.giveUp(ctx, w.keys, s, w, w.unsure)
+			ws.giveUp(ctx, s, w, false)
 			return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 		}
 	}

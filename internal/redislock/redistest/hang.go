@@ -1,0 +1,65 @@
+package redistest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/stretchr/testify/assert"
+)
+
+// HangingServer lets a server hang until waiters have given up undoing the requests that it has not
+// answered. When it goes on, it executes these requests. It checks that the waiters then hold no
+// lock. newLocker returns a Locker with its own connections, and the number of its waiters that are
+// giving up.
+func HangingServer(t *testing.T, newLocker func(addr string) (l Locker, givingUp func() int64)) {
+	t.Helper()
+	ctx, server := t.Context(), testserver.Redis(t)
+	admin := NewClient(t, server.Addr)
+	other, _ := newLocker(server.Addr)
+	var givingUp []func() int64
+	waiter := func() Locker {
+		l, n := newLocker(server.Addr)
+		givingUp = append(givingUp, n)
+		Acquires(t, l, "warm", "t", time.Hour) // it has a connection
+		return l
+	}
+	const ttl = 2 * time.Second
+	// A waiter looks at the lock when the holder's time ends.
+	leaving, leave := context.WithCancel(ctx)
+	defer leave()
+	Acquires(t, other, "queued", "holder", ttl)
+	queued := Joins(t, admin, waiter(), leaving, "queued", "t", time.Hour)
+	// Another begins to wait, on a Locker that has waiters and on one that has none.
+	idle, busy := waiter(), waiter()
+	Acquires(t, other, "busy", "holder", time.Hour)
+	stays := Joins(t, admin, busy, leaving, "busy", "t", time.Hour)
+
+	server.Pause()
+	defer server.Continue()
+	for key, l := range map[string]Locker{"idle": idle, "joining": busy} {
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		_, err := l.Wait(short, key, "t", time.Hour)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		cancel()
+	}
+	time.Sleep(ttl + time.Second)
+	leave()
+	assert.Error(t, (<-queued).Err)
+	assert.Error(t, (<-stays).Err)
+	for _, n := range givingUp {
+		Eventually(t, "they no longer try to leave at once", func() bool { return n() == 0 })
+	}
+	server.Continue()
+	for range 2 { // requests may arrive a little later
+		for _, key := range []string{"queued", "idle", "joining"} {
+			Eventually(t, "the lock is free: "+key, func() bool {
+				ok, err := other.Acquire(ctx, key, "other", time.Minute)
+				return ok && err == nil
+			})
+			Releases(t, other, key, "other")
+		}
+		time.Sleep(time.Second)
+	}
+}
