@@ -164,7 +164,7 @@ func TestDeadlineComesNear(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.False(t, ok)
 	assert.Less(t, time.Since(start), most+ioTimeout/2, "the second step had the timeout for itself")
-	assert.Equal(t, []string{look, rewrite, look, rewrite}, w.requests())
+	assert.Equal(t, []string{look, renew, look, renew}, w.requests())
 	srv.Continue()
 }
 

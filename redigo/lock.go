@@ -109,8 +109,8 @@ func (o *operation) create(token string, ttl time.Duration) (outcome, error) {
 }
 
 // rewrite gives the lock to token for ttl from now, if token holds it or, with takeOver, if no
-// token does. The server carries out GETSET only if the value has not changed since it was read.
-// The expiry is never short, since it counts from the server's time after the operation began.
+// token does. The server writes only if the value has not changed since it was read. The expiry is
+// never short, since it counts from the server's time after the operation began.
 func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (outcome, error) {
 	held, now, exists, err := o.watch()
 	switch {
@@ -123,9 +123,16 @@ func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (out
 	case held.expired(now) && !takeOver, !held.expired(now) && !held.ownedBy(token):
 		return refused, o.unwatch()
 	}
-	results, err := o.multi(
-		command{"GETSET", o.key, value{expiry(now, ttl), token}.encode()},
-		command{"EXPIRE", o.key, garbage(ttl)})
+	next := value{expiry(now, ttl), token}.encode()
+	write := []command{{"GETSET", o.key, next}}
+	if !takeOver && !o.l.clock.client {
+		write = o.whileHeld(held, next, ttl)
+	}
+	results, err := o.multi(append(write, command{"EXPIRE", o.key, garbage(ttl)})...)
+	var isOver *refusal
+	if errors.As(err, &isOver) && isOver.command == "RENAME" && strings.Contains(string(isOver.cause), "no such key") {
+		return refused, nil
+	}
 	if err != nil || results == nil {
 		return again, err
 	}
@@ -134,6 +141,19 @@ func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (out
 		return 0, errors.Join(errUnwatched, err)
 	}
 	return done, nil
+}
+
+// whileHeld writes the next value of a lock, unless the present one expires first: it renames a key
+// that expires at that moment. A transaction that arrives late must not bring a lock back that other
+// callers have seen to be free.
+func (o *operation) whileHeld(held value, next string, ttl time.Duration) []command {
+	passing := o.l.passing()
+	return []command{
+		{"GET", o.key},
+		{"SETEX", passing, garbage(ttl), next},
+		{"PEXPIREAT", passing, held.expiry},
+		{"RENAME", passing, o.key},
+	}
 }
 
 // release deletes the key if its value is token's, and reports whether the lock had not expired.

@@ -114,7 +114,7 @@ func TestRefusedLeavesNoTrace(t *testing.T) {
 	assert.Equal(t, expires, raw.do("PEXPIRETIME", "locker:k"))
 
 	for op, run := range map[string]func() (bool, error){
-		"GETSET": func() (bool, error) { return holder.Extend(background, "k", "holder", 10*time.Minute) },
+		"RENAME": func() (bool, error) { return holder.Extend(background, "k", "holder", 10*time.Minute) },
 		"DEL":    func() (bool, error) { return holder.Release(background, "k", "holder") },
 	} {
 		isOK(t)(holder.Acquire(background, "k", "holder", 10*time.Minute))
@@ -236,6 +236,7 @@ func TestOldCommandsOnly(t *testing.T) {
 	for _, m := range used {
 		assert.Contains(t, []string{
 			"multi", "exec", "watch", "time", "setex", "renamenx", "del", "get", "getset", "expire",
+			"pexpireat", "rename",
 			"incr", "publish", "subscribe", "config|resetstat", "info",
 		}, m[1], "a command that old servers may not have")
 	}

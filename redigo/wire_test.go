@@ -17,6 +17,7 @@ const (
 	create  = "MULTI SETEX RENAMENX DEL GET TIME EXEC"
 	look    = "WATCH GET TIME"
 	rewrite = "MULTI GETSET EXPIRE EXEC"
+	renew   = "MULTI GET SETEX PEXPIREAT RENAME EXPIRE EXEC"
 	remove  = "MULTI DEL PUBLISH EXEC"
 	giveUp  = "MULTI DEL EXEC"
 	minting = "MULTI INCR GET TIME EXEC"
@@ -56,7 +57,7 @@ func TestRoundTrips(t *testing.T) {
 			{"acquire a free lock", acquire("a"), true, []string{create}},
 			{"be refused", acquire("b"), false, []string{create}},
 			{"acquire again", acquire("a"), true, []string{create, look, rewrite}},
-			{"extend", extend("a"), true, []string{look, rewrite}},
+			{"extend", extend("a"), true, []string{look, renew}},
 			{"extend another's", extend("b"), false, []string{look, giveUp}},
 			{"fence", fence("a"), true, []string{minting}},
 			{"fence another's", fence("b"), false, []string{minting}},
@@ -125,11 +126,11 @@ func TestLostReplies(t *testing.T) {
 	isRefused(t)(other.Acquire(background, "k", "o", time.Minute))
 	isOK(t)(acquire())
 
-	for _, request := range []string{look, rewrite} {
-		lose(request)
+	for _, request := range []struct{ ofExtend, ofAcquire string }{{look, look}, {renew, rewrite}} {
+		lose(request.ofExtend)
 		fails(l.Extend(background, "k", "t", time.Minute))
 		isOK(t)(l.Extend(background, "k", "t", time.Minute))
-		lose(request)
+		lose(request.ofAcquire)
 		fails(acquire()) // again, by the same token
 		isOK(t)(acquire())
 	}
@@ -173,7 +174,7 @@ func TestPaused(t *testing.T) {
 		run func(l *Locker) (bool, error)
 	}{
 		"release":   {"DEL", func(l *Locker) (bool, error) { return l.Release(background, "k", "t") }},
-		"extend":    {"GETSET", func(l *Locker) (bool, error) { return l.Extend(background, "k", "t", time.Minute) }},
+		"extend":    {"RENAME", func(l *Locker) (bool, error) { return l.Extend(background, "k", "t", time.Minute) }},
 		"take over": {"GETSET", func(l *Locker) (bool, error) { return l.Acquire(background, "k", "t", time.Minute) }},
 	} {
 		w, pool := newWire(t, srv.Addr)
@@ -214,6 +215,39 @@ func TestPaused(t *testing.T) {
 	}
 }
 
+// A step of an Extend is paused on the wire until others have seen that the lock has expired. It does
+// not bring the lock back.
+func TestExtendsNothingThatHasExpired(t *testing.T) {
+	t.Parallel()
+	srv, other, raw := newServer(t)
+	w, pool := newWire(t, srv.Addr)
+	l := New(pool)
+	raw.plant("locker:k", "t", time.Second)
+	paused, resume := w.pauseBefore(t, "RENAME")
+	type result struct {
+		ok  bool
+		err error
+	}
+	results := make(chan result, 1)
+	go func() {
+		ok, err := l.Extend(background, "k", "t", 10*time.Minute)
+		results <- result{ok, err}
+	}()
+	<-paused
+	held := raw.string("GET", "locker:k")
+	require.Eventually(t, func() bool {
+		_, ok, err := other.Fence(background, "k", "t")
+		assert.NoError(t, err)
+		return !ok
+	}, patience, time.Millisecond)
+	resume()
+	r := <-results
+	isRefused(t)(r.ok, r.err)
+	assert.Equal(t, held, raw.string("GET", "locker:k"))
+	isOK(t)(other.Acquire(background, "k", "other", time.Minute))
+	assert.ElementsMatch(t, []any{[]byte("locker:k"), []byte("!locker:fence")}, raw.do("KEYS", "*"))
+}
+
 // The server drops the key, by the expiry that is garbage collection, between the steps.
 func TestGarbageCollectedMidway(t *testing.T) {
 	t.Parallel()
@@ -224,7 +258,7 @@ func TestGarbageCollectedMidway(t *testing.T) {
 		ok  bool
 	}{
 		"release": {"DEL", func(l *Locker) (bool, error) { return l.Release(background, "k", "t") }, false},
-		"extend":  {"GETSET", func(l *Locker) (bool, error) { return l.Extend(background, "k", "t", time.Minute) }, false},
+		"extend":  {"RENAME", func(l *Locker) (bool, error) { return l.Extend(background, "k", "t", time.Minute) }, false},
 		"acquire": {"GETSET", func(l *Locker) (bool, error) { return l.Acquire(background, "k", "t", time.Minute) }, true},
 	} {
 		w, pool := newWire(t, srv.Addr)
