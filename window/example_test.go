@@ -53,22 +53,13 @@ func ExampleMiddleware() {
 	mux.Handle("/api/", limit(http.NotFoundHandler()))
 }
 
-// counter is a Counter that answers within 100 ms, and logs errors.
-type counter struct{ window.Enforcer }
-
-func (c counter) CountUnder(ctx context.Context, key string, n int64, r window.Rule) (window.Counts, bool, error) {
-	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	counts, counted, err := c.Enforcer.CountUnder(short, key, n, r)
-	if err != nil && ctx.Err() == nil { // otherwise the client has left
-		log.Printf("a request is not limited: %v", err)
-	}
-	return counts, counted, err
-}
-
-// While the backend fails, requests pass. They do not wait for it, and its errors are logged.
-func ExampleMiddleware_errors() {
-	limiter := window.New(counter{memory.New()}, 100, time.Minute)
+// While the backend fails, requests pass. They hardly wait for it, and its errors are logged.
+func ExampleWithErrorFunc() {
+	limiter := window.New(memory.New(), 100, time.Minute,
+		window.WithTimeout(100*time.Millisecond),
+		window.WithErrorFunc(func(r *http.Request, err error) {
+			log.Printf("%s %s is not limited: %v", r.Method, r.URL.Path, err)
+		}))
 	limit := window.Middleware(limiter, func(r *http.Request) string { return r.PathValue("user") })
 	mux := http.NewServeMux()
 	mux.Handle("/users/{user}", limit(http.NotFoundHandler()))

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/lazyctx"
 )
 
 // A Limiter limits how many calls are allowed in a period. Make one with [New], and share it: it is
@@ -18,7 +20,9 @@ type Limiter struct {
 	rule         Rule
 	failClosed   bool
 	countsDenied bool
-	err          error // reports invalid arguments of New
+	timeout      time.Duration
+	onError      func(*http.Request, error) // of Middleware
+	err          error                      // reports invalid arguments of New
 	turns        turns
 }
 
@@ -36,15 +40,29 @@ func WithFixed() Option { return func(l *Limiter) { l.rule.Fixed = true } }
 // WithFailClosed makes Allow and AllowN deny calls while the backend fails. By default they let them
 // pass: a limiter that is down then does not take the service down with it. In both cases they
 // return the error.
-//
-// A backend that hangs delays calls until ctx ends, or the backend's client gives up: by default that
-// takes 3 seconds with go-redis. A service that must not wait that long gives its client a shorter
-// timeout, or Allow a ctx with one.
 func WithFailClosed() Option { return func(l *Limiter) { l.failClosed = true } }
 
 // WithDeniedCounted makes calls count that Allow and AllowN deny, so a client that does not slow down
 // is denied until it does. Each call is then one plain [Counter.Count].
 func WithDeniedCounted() Option { return func(l *Limiter) { l.countsDenied = true } }
+
+// WithTimeout sets how long a call may wait for the backend, which fails when that time has passed.
+// The default, used when d <= 0, is 1 second. A ctx that ends sooner ends the call sooner. Wait does
+// not count the time in which it waits for its turn.
+//
+// Some clients do not honor deadlines. Then a call that the Limiter has given up goes on, in a
+// goroutine of its own, until the client's timeout. With go-redis set ContextTimeoutEnabled.
+func WithTimeout(d time.Duration) Option { return func(l *Limiter) { l.timeout = d } }
+
+// WithErrorFunc makes [Middleware] call f with each error, before it serves or refuses the request:
+// the backend's, and those of invalid arguments. It is not called for a request whose context has
+// ended. The methods of the Limiter return their errors and do not call f. Requests call f at the same
+// time, and wait for it.
+func WithErrorFunc(f func(r *http.Request, err error)) Option {
+	return func(l *Limiter) { l.onError = f }
+}
+
+const defaultTimeout = time.Second
 
 var (
 	// ErrInvalidN means that the number of calls is less than 1, or more than [MaxN] or the limit.
@@ -70,6 +88,9 @@ func New(c Counter, limit int64, per time.Duration, opts ...Option) *Limiter {
 	}
 	for _, opt := range opts {
 		opt(l)
+	}
+	if l.timeout <= 0 {
+		l.timeout = defaultTimeout
 	}
 	switch v := reflect.ValueOf(c); {
 	case c == nil, v.Kind() == reflect.Pointer && v.IsNil():
@@ -127,8 +148,15 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, countsDenied 
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	c, allowed, err := l.count(ctx, key, n, countsDenied)
-	if err != nil {
+	end := time.Now().Add(l.timeout)
+	short := lazyctx.WithDeadline(ctx, end)
+	defer short.Cancel()
+	c, allowed, err := l.count(short, key, n, countsDenied)
+	switch {
+	case err == nil:
+	case ctx.Err() == nil && !time.Now().Before(end):
+		return Decision{}, fmt.Errorf("no answer within %v: %w", l.timeout, err)
+	default:
 		return Decision{}, err
 	}
 	d := Decision{

@@ -24,9 +24,10 @@ import (
 // response has the status 503 (Service Unavailable). So has a request that ends before it is counted,
 // for instance because its client has gone. If the key is longer than 1,024 bytes, the
 // status is 400 (Bad Request), and if the Limiter's arguments are invalid 500 (Internal Server
-// Error). The errors themselves are not reported, so a backend that always fails, for instance since
-// its table is missing, limits nothing without a trace. One that hangs delays each request until the
-// client's timeout. The second example logs the errors and has a timeout of its own.
+// Error). A backend that hangs delays each request by a second, or by the time of [WithTimeout].
+//
+// Use [WithErrorFunc] to log or count the errors. Otherwise a backend that always fails, for instance
+// since its table is missing, limits nothing without a trace.
 //
 // An IP address is a poor key: many users may share one, and one client may use many. Behind a
 // proxy, [http.Request.RemoteAddr] is the proxy's.
@@ -50,6 +51,9 @@ func Middleware(l *Limiter, key func(*http.Request) string) func(http.Handler) h
 			// A client that cancels its requests at once must not get past the limit: they may not have
 			// been counted.
 			isCanceled := err != nil && r.Context().Err() != nil
+			if err != nil && !isCanceled && l.onError != nil {
+				l.onError(r, err)
+			}
 			switch {
 			case d.Allowed && !isCanceled:
 				next.ServeHTTP(w, r)

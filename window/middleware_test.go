@@ -66,6 +66,51 @@ func TestMiddlewareErrors(t *testing.T) {
 	}
 }
 
+// hangs is a backend that does not answer.
+type hangs struct{}
+
+func (hangs) Count(ctx context.Context, _ string, _ int64, _ time.Duration) (Counts, error) {
+	<-ctx.Done()
+	return Counts{}, ctx.Err()
+}
+
+// A request waits for a backend that hangs no longer than the timeout.
+func TestMiddlewareTimeout(t *testing.T) {
+	for want, opts := range map[time.Duration][]Option{
+		time.Second:            {WithTimeout(-1)},
+		100 * time.Millisecond: {WithTimeout(100 * time.Millisecond)},
+	} {
+		for status, how := range map[int]Option{http.StatusNoContent: WithSliding(), http.StatusServiceUnavailable: WithFailClosed()} {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				assert.Equal(t, status, get(limited(New(hangs{}, 1, time.Minute, append(opts, how)...)), "u").StatusCode)
+				assert.Equal(t, want, time.Since(start))
+			})
+		}
+	}
+}
+
+func TestMiddlewareErrorFunc(t *testing.T) {
+	var reported []string
+	report := WithErrorFunc(func(r *http.Request, err error) {
+		reported = append(reported, r.Header.Get("User")+": "+err.Error())
+	})
+	get(limited(New(new(fake), 1, time.Minute, report)), "u")
+	get(limited(New(&fake{err: errDown}, 1, time.Minute, report)), "u")
+	get(limited(New(&fake{err: errDown}, 1, time.Minute, report, WithFailClosed())), "v")
+	get(limited(New(nil, 1, time.Minute, report)), "w")
+	assert.Equal(t, []string{
+		`u: window: allow "u": it is down`, `v: window: allow "v": it is down`, `w: window: allow "w": the Counter is nil`,
+	}, reported)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	r.Header.Set("User", "u")
+	limited(New(new(fake), 1, time.Minute, report)).ServeHTTP(httptest.NewRecorder(), r)
+	assert.Len(t, reported, 3, "its client has gone")
+}
+
 // A client cannot get past the limit with requests that it cancels.
 func TestMiddlewareCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -244,6 +244,36 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
+func TestTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(hangs{}, 3, time.Minute, WithTimeout(200*time.Millisecond))
+		start := time.Now()
+		_, err := l.Allow(t.Context(), "k")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.EqualError(t, err, `window: allow "k": no answer within 200ms: context deadline exceeded`)
+		assert.Equal(t, 200*time.Millisecond, time.Since(start))
+		assert.ErrorContains(t, l.Wait(t.Context(), "k"), `window: wait "k": no answer within 200ms`)
+
+		// The caller's own context comes first.
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		_, err = l.Allow(ctx, "k")
+		assert.EqualError(t, err, `window: allow "k": context deadline exceeded`)
+		assert.Equal(t, 50*time.Millisecond, time.Since(start))
+	})
+}
+
+// A caller may wait for its turn for longer than the timeout.
+func TestTimeoutOfWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(new(fake), 1, time.Minute, WithTimeout(time.Millisecond))
+		for range 3 {
+			require.NoError(t, l.Wait(t.Context(), "k"))
+		}
+	})
+}
+
 // fails is a backend that answers with an error after a second.
 type fails struct{}
 
