@@ -21,6 +21,7 @@ const (
 	counterExact   = "Keys compare byte for byte, and counts with different keys or different lengths of the window are independent."
 	counterContext = "When ctx ends, the method returns ctx's error"
 	counterUnder   = "CountUnder is Count if the rule allows n more, and otherwise leaves the count alone."
+	counterZero    = "If n is 0, it only looks, and counted reports whether the counts are within the limit."
 	counterDown    = "An error means that it is unknown whether n was added."
 )
 
@@ -176,6 +177,10 @@ func counterUnderChecks() []counterCheck {
 			cause: "comparing the count before n is added",
 		},
 		{
+			name: "under/looks", rule: counterZero, needs: under, run: checkUnderLooks,
+			cause: "a look that is always within the limit, or never; n = 0 that counts",
+		},
+		{
 			name: "under/concurrent", rule: counterUnder, needs: under, run: checkUnderConcurrent,
 			cause: "looking and counting in two steps",
 		},
@@ -214,6 +219,20 @@ func checkUnderAll(e *counterEnv) {
 	e.b.under(key, 4, rule).unbroken(first).wantsCounted(false).wants(7, 0)
 	e.a.under(key, 3, rule).unbroken(first).wantsCounted(true).wants(10, 0)
 	e.a.under(key, 1, rule).unbroken(first).wantsCounted(false).wants(10, 0)
+}
+
+// A look reports whether the counts are within the limit, which they are not if others count without
+// one. It changes nothing.
+func checkUnderLooks(e *counterEnv) {
+	for _, fixed := range []bool{true, false} {
+		key, rule := e.key(), window.Rule{Limit: 3, Per: longWindow, Fixed: fixed}
+		first := e.a.under(key, 0, rule).wantsCounted(true).wants(0, 0)
+		for n := int64(1); n <= 5; n++ {
+			e.a.counts(key, 1, longWindow).unbroken(first)
+			client := []*counterClient{e.a, e.b}[n%2]
+			client.under(key, 0, rule).unbroken(first).wantsCounted(n <= rule.Limit).wants(n, 0)
+		}
+	}
 }
 
 // A Counter may count and take back, so that concurrent calls are denied that would otherwise be

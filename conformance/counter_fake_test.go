@@ -252,6 +252,17 @@ func countsDenied(ctx context.Context, f *counterFake, key string, n int64, r wi
 	return c, err == nil && r.Used(c) <= r.Limit, err
 }
 
+// lookIs gives each look at a limit the same answer.
+func lookIs(counted bool) counterBugs {
+	return counterBugs{under: func(ctx context.Context, f *counterFake, key string, n int64, r window.Rule) (window.Counts, bool, error) {
+		if n > 0 {
+			return f.right.CountUnder(ctx, key, n, r)
+		}
+		c, err := f.right.Count(ctx, key, 0, r.Per)
+		return c, counted && err == nil, err
+	}}
+}
+
 // resetsAtTheTurn keeps the counts of two windows in one hash, in several steps.
 func resetsAtTheTurn(ctx context.Context, f *counterFake, key string, n int64, per time.Duration) (c window.Counts, err error) {
 	key = "fake:" + key + per.String()

@@ -43,6 +43,8 @@ var counterMutants = map[string]struct {
 	"contexts are ignored":     {bugs: counterBugs{count: ignoresContext}, must: []string{"context/ended", "fault/hangs"}},
 
 	"denied calls count": {bugs: counterBugs{under: countsDenied}, must: []string{"under/limit", "under/all-or-none", "under/concurrent"}},
+	"a look is allowed":  {bugs: lookIs(true), must: []string{"under/looks"}},
+	"a look is denied":   {bugs: lookIs(false), must: []string{"under/looks"}},
 	"one too many":       {bugs: under(func(r window.Rule, c window.Counts, n int64) bool { return r.Allows(c, n-1) }), must: []string{"under/limit", "under/all-or-none"}},
 	"one too few":        {bugs: under(func(r window.Rule, c window.Counts, n int64) bool { return r.Allows(c, n+1) }), must: []string{"under/limit", "under/all-or-none"}},
 	"looks, then counts": {bugs: under(window.Rule.Allows), must: []string{"under/concurrent"}},

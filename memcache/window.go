@@ -40,8 +40,8 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	c window.Counts, counted bool, err error) {
 	w := l.windowOf(key, r.Per)
 	c, err = w.count(ctx, n)
-	if err != nil || r.Used(c) <= r.Limit {
-		return c, err == nil, err
+	if counted = err == nil && r.Used(c) <= r.Limit; err != nil || counted || n == 0 {
+		return c, counted, err
 	}
 	_, err = w.send(ctx, func() (uint64, error) { return l.client.Decrement(w.item(0), uint64(n)) })
 	if errors.Is(err, gomemcache.ErrCacheMiss) {

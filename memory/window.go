@@ -84,11 +84,8 @@ func (s *windowShard) count(k windowKey, n int64, r window.Rule) (c window.Count
 			c.Previous = stored.current
 		}
 	}
-	if n > 0 && !r.Allows(c, n) {
-		return c, false
-	}
-	if n <= 0 {
-		return c, true
+	if counted = r.Allows(c, n); !counted || n == 0 {
+		return c, counted
 	}
 	if c.Current += n; c.Current < 0 {
 		c.Current = math.MaxInt64

@@ -44,6 +44,9 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 			return rows.Scan(&reply.counted, &reply.counts.Current, &reply.counts.Previous, &left, nil)
 		}, sql, args...)
 		reply.counts.Left = time.Duration(left) * time.Microsecond
+		if n == 0 {
+			reply.counted = r.Allows(reply.counts, 0)
+		}
 		if code := codeOf(err); code == undefinedTable || code == undefinedSchema {
 			err = noWindows{fmt.Errorf("there is no table %s; call postgres.EnsureWindowSchema, "+
 				"or run postgres.WindowSchema: %w", l.windows.table, err)}

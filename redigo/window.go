@@ -38,7 +38,7 @@ func (l *Locker) CountUnder(ctx context.Context, key string, n int64, r window.R
 	reply, err := operate(ctx, l, "", key, func(o *operation) (reply windowReply, err error) {
 		var number int64
 		reply.counts, number, err = o.countIn(key, n, r.Per)
-		if reply.counted = r.Used(reply.counts) <= r.Limit; err != nil || reply.counted {
+		if reply.counted = r.Used(reply.counts) <= r.Limit; err != nil || reply.counted || n == 0 {
 			return reply, err
 		}
 		reply.counts.Current -= n

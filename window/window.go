@@ -73,7 +73,8 @@ type Enforcer interface {
 	Counter
 
 	// CountUnder is Count if the rule allows n more, and otherwise leaves the count alone. The
-	// counts include n if counted is true.
+	// counts include n if counted is true. If n is 0, it only looks, and counted reports whether
+	// the counts are within the limit.
 	CountUnder(ctx context.Context, key string, n int64, r Rule) (c Counts, counted bool, err error)
 }
 
