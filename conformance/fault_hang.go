@@ -34,6 +34,13 @@ func hangChecks() []harness.Check {
 		Causes: "a client without I/O timeouts (redigo by default), used without a context: give it timeouts; the client's " +
 			"I/O timeout returned although ctx has ended.",
 		Run: hangCancel,
+	}, {
+		Name:  "fault/hang-waiter",
+		Rules: []string{q7Dead, q9Leave},
+		Needs: harness.NeedsWait,
+		Causes: "a waiter that has gone, and whose cleanup gives up while the server hangs: when the server goes on, it " +
+			"executes what it has received. Try to undo it until the server has answered.",
+		Run: hangWaiter,
 	}}
 }
 
@@ -42,6 +49,8 @@ const (
 	// hangLate is how late that call may return: less than a second, the shortest I/O timeout in
 	// use.
 	hangLate = 400 * time.Millisecond
+	// hangFor is longer than the I/O timeout of most clients and a cleanup of five seconds together.
+	hangFor = 13 * time.Second
 	// hangTimeout is longer than the I/O timeout of any reasonable client.
 	hangTimeout = 40 * time.Second
 )
@@ -243,6 +252,44 @@ func hangCancel(e *harness.Env) {
 		}
 	})
 	f.healed(held, token)
+}
+
+// hangWaiter ends a Wait of D while the server hangs, and lets it hang until D has given up. Then
+// the server executes all that it has received. D waits for a free lock, and for one that expires
+// while the server hangs.
+func hangWaiter(e *harness.Env) {
+	e.Each(2, func(i int) {
+		f := newFaulty(e)
+		key := e.Key()
+		ctx, cancel := context.WithCancel(e.Ctx)
+		defer cancel()
+		var result <-chan harness.Call
+		if i == 0 {
+			f.p.Hang()
+			e.Note("the server hangs")
+			result = f.Client.Waits(ctx, key, e.Token(), harness.Long)
+			e.Sleep(hangCtx)
+		} else {
+			held := e.B.Takes(key, e.Token(), waitTTL, "the key is fresh")
+			result = f.Client.Waits(ctx, key, e.Token(), harness.Long)
+			f.joinsQueue(result)
+			f.p.Hang()
+			e.Note("the server hangs")
+			e.SleepUntil(held.End.Add(waitTTL + e.Granularity() + f.moment()))
+		}
+		e.Note("the ctx of D's waiter is canceled")
+		cancel()
+		e.Sleep(hangFor)
+		e.Note("the server goes on")
+		f.p.Heal(e.TB)
+		f.warm()
+		if w := <-result; w.OK { // it was granted the lock before the server hung
+			e.Inconclusive("D.Wait returned a deadline before the server hung")
+		}
+		c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow),
+			"D's waiter, which has gone, costs the others nothing: its process lives")
+		e.C.Releases(key, c.Token, "C has just taken it")
+	})
 }
 
 // within makes one call with a timeout.

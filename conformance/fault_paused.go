@@ -28,6 +28,16 @@ func pausedChecks() []harness.Check {
 			causes,
 		Run: func(e *harness.Env) { newFaulty(e).paused("Extend") },
 	}, {
+		Name:  "fault/extend-expired",
+		Rules: []string{c6Extend, c6Replaces},
+		Needs: harness.NeedsInspect,
+		Causes: "looking at the lock in one request, and writing it in another that creates it again if it has expired in " +
+			"between: write only what is there and has not expired, in one step.",
+		Run: func(e *harness.Env) {
+			f := newFaulty(e)
+			f.eachStep(f.extendsExpired)
+		},
+	}, {
 		Name:  "fault/takeover-paused",
 		Rules: []string{c3NeverEarly, c1OwnSteps},
 		Causes: "taking over an expired lock by DEL and SETNX, or by a GETSET that overwrites the value of a faster contender: " +
@@ -104,6 +114,43 @@ func (f *faulty) changePausedAt(op string, n int, ttl time.Duration) (reached, i
 	}
 	f.resumed(x, result, key, lock.End.Add(ttl))
 	return true, true
+}
+
+// extendsExpired pauses an Extend at its nth request until the lock has expired, as B has seen. If the
+// Extend has taken effect before that, there is nothing to check.
+func (f *faulty) extendsExpired(n int) (reached bool) {
+	e := f.Env
+	for ttl := pausedTTL; ; ttl *= 2 {
+		f.warm()
+		key, token, lock := f.prepared(ttl)
+		x, result := f.held(n, "Extend", key, token, harness.Long)
+		defer x.Release()
+		if r := f.stopped(x, result); r != nil {
+			if r.Err != nil || !r.OK && r.End.Before(lock.Until()) {
+				f.Must(*r, true, "this token holds the lock")
+			}
+			if r.OK {
+				f.insists("Release", key, token, 0)
+				return false
+			}
+			continue // the lock expired before the nth request
+		}
+		e.SleepUntil(lock.End.Add(ttl + e.Slack()))
+		shown := e.B.Inspected(e.B.Inspect(key), "the lock has expired, or D has extended it")
+		e.Note("D's request is delivered")
+		x.Release()
+		r := <-result
+		f.carriedOut(x)
+		if shown.Info.Token == "" {
+			if r.OK {
+				e.Fail("D.Extend = false, or an error: the lock had expired, as B has seen", fmt.Sprintf("D.Extend = %s", r.Result()))
+			}
+			c := e.C.Takes(key, e.Token(), harness.Long, "the lock has expired, and D's Extend does not bring it back")
+			e.C.Releases(key, c.Token, "C has just taken it")
+		}
+		f.insists("Release", key, token, 0)
+		return true
+	}
 }
 
 // held starts an operation whose nth request is held back.

@@ -344,10 +344,19 @@ func redisMutants() []Mutant {
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(ghosts)(l) }),
 		Must:   []string{"fault/abandoned-waiter"},
 	}, {
+		Name:   "the cleanup of a waiter that has gone gives up while the server hangs",
+		Only:   []string{"fault/*"},
+		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(hasty)(l) }),
+		Must:   []string{"fault/hang-waiter"},
+	}, {
 		Name:   "waiters that join again in any order",
 		Only:   []string{"fault/*"},
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(rejoins)(l) }),
 		Must:   []string{"fault/reconnect-keeps-place"},
+	}, {
+		Name:   "an extend that brings an expired lock back",
+		Config: OnRedisFull(func(l redisFull) revives { return revives{l} }),
+		Must:   []string{"fault/extend-expired"},
 	}, {
 		Name:   "an unanswered extend ends the lock within the process",
 		Only:   []string{"fault/*"},

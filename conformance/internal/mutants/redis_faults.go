@@ -385,3 +385,28 @@ func oneConnection(tb testing.TB, addr string) locker.Locker {
 		},
 	}
 }
+
+// revives is a redisFull that extends in two steps. The second one changes no other token's lock, but
+// creates one that has expired meanwhile.
+type revives struct{ redisFull }
+
+var reviveScript = redis.NewScript(`
+	local v = redis.call('GET', KEYS[1])
+	if v and v ~= ARGV[1] then return 0 end
+	redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+	return 1`)
+
+func (l revives) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if ctx.Err() != nil {
+		return outcome(ctx, "extend", key, false, nil)
+	}
+	v, err := l.c.Get(ctx, lockPrefix+key).Result()
+	if err == redis.Nil || err == nil && v != token {
+		return false, nil
+	}
+	if err != nil {
+		return outcome(ctx, "extend", key, false, err)
+	}
+	n, err := reviveScript.Run(ctx, l.c, []string{lockPrefix + key}, token, ms(ttl)).Int64()
+	return outcome(ctx, "extend", key, n == 1, err)
+}

@@ -28,6 +28,7 @@ const (
 	Correct  handing = iota
 	believed         // a message is the lock, from when it came
 	ghosts           // a grant for one that has gone is dropped
+	hasty            // a cleanup gives up while the server hangs
 	rejoins          // each joins again, the last first, when the connection is back
 )
 
@@ -205,8 +206,8 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	}
 }
 
-// leave takes an entry out of the queue, or releases what it was granted, for five seconds. Should
-// the entry be there still after that, its grant is released when it comes.
+// leave takes an entry out of the queue, or releases what it was granted, for five seconds, and then
+// less often. Should the entry be there still after that, its grant is released when it comes.
 func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld bool,
 	asked <-chan []int64) (time.Time, error) {
 	release := func(limit time.Duration) bool {
@@ -234,12 +235,27 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			delete(g.waiters, id)
+		} else if g.wrong != hasty && g.wrong != ghosts {
+			g.later(time.Now().Add(time.Minute), release)
 		}
 	}()
 	if isHeld {
 		return time.Time{}, fmt.Errorf("wait %q: %w: %w", key, ctx.Err(), locker.ErrHeld)
 	}
 	return time.Time{}, ctx.Err()
+}
+
+// later releases something, once a second, until the server has answered and a second after that: a
+// request may have arrived meanwhile.
+func (h *hearing) later(end time.Time, release func(limit time.Duration) bool) {
+	time.AfterFunc(time.Second, func() {
+		switch isDone := release(100 * time.Millisecond); {
+		case isDone:
+			time.AfterFunc(time.Second, func() { release(5 * time.Second) })
+		case time.Now().Before(end):
+			h.later(end, release)
+		}
+	})
 }
 
 // unsure is a redisFull that assumes that an unanswered Extend has shortened the lock, and frees it
