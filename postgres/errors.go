@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 )
 
 var errNoPool = errors.New("postgres: nil pool")
@@ -57,3 +58,6 @@ func (l *Locker) explain(err error) error {
 	}
 	return err
 }
+
+// isClosed reports whether err means that the pool was closed.
+func isClosed(err error) bool { return errors.Is(err, puddle.ErrClosedPool) }

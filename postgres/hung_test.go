@@ -66,7 +66,7 @@ func TestTokenOfAGhostIsUsedAgain(t *testing.T) {
 			"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&n))
 		return n
 	}
-	l.ghosts.add(ghost{"k", "t"})
+	l.ghosts.add(&ghost{key: "k", token: "t"})
 	l.ghosts.granted(nameOf("k", "t"))
 	require.Eventually(t, func() bool { return blocked() == 1 }, long, time.Millisecond)
 	acquired := make(chan error, 1)

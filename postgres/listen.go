@@ -271,7 +271,7 @@ func (c *listener) hear(payload string) {
 		c.events = append(c.events, pubsub.Event{Kind: pubsub.Message, Channel: watchPrefix + rest})
 	case "granted":
 		name, nonce := cutLast(rest)
-		if !c.l.waiting.tell(name, news{look: true, nonce: nonce}) {
+		if !c.l.ghosts.granted(nonce) && !c.l.waiting.tell(name, news{look: true, nonce: nonce}) {
 			c.l.ghosts.granted(name)
 		}
 	case "head":

@@ -15,6 +15,7 @@ type statements struct {
 	acquireAlone                    string // for a lock that no client waits for,
 	extendAlone, releaseAlone       string // as these
 	look, join, leave               string // of the queue
+	releaseServed                   string // release, of a lock that was handed to a place of a certain nonce
 	mark                            string // of Watch
 	inspect, list, sweep            string
 	describe                        string // of a connection that listens
@@ -76,6 +77,9 @@ UPDATE {table} AS l SET (token, expires, granted, queue_token, queue_pid, queue_
 WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp()
 RETURNING {commit}, {tell watchers}, {tell holder}, {tell head}`
 
+	// isServed is what releaseServed requires in addition.
+	isServed = ` AND l.granted = $3`
+
 	// fence is greater than the row's last number, and than those of earlier rows of the key, which
 	// were no greater than the clock when they were deleted.
 	fenceSQL = `
@@ -84,14 +88,14 @@ WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp()
 RETURNING l.fence, {durable}`
 
 	// look returns whether the token holds the lock and whether another does, for how long, the
-	// token's place in the queue, and whether that is in the name of this backend, or of one that is
-	// alive if it is not known.
+	// token's place in the queue, whether that is in the name of this backend, or of one that is alive
+	// if it is not known, and the nonce of the waiter that was last handed the lock.
 	lookSQL = `
 SELECT pg_is_in_recovery(), l.token = $2 AND l.expires > clock_timestamp(),
 	l.token NOT IN ('', $2) AND l.expires > clock_timestamp(), {left}, coalesce(p.pos, 0),
 	CASE WHEN p.pos IS NULL THEN false
 		WHEN $3::int IS NULL THEN EXISTS (SELECT FROM {queue} WHERE q.i = p.pos AND {is alive})
-		ELSE l.queue_pid[p.pos] = $3 AND l.queue_start[p.pos] = $4::timestamptz END
+		ELSE l.queue_pid[p.pos] = $3 AND l.queue_start[p.pos] = $4::timestamptz END, coalesce(l.granted, '')
 FROM {table} AS l, LATERAL (SELECT array_position(l.queue_token, $2) AS pos) AS p
 WHERE l.key = $1`
 
@@ -116,7 +120,7 @@ ON CONFLICT (key) DO UPDATE SET (token, expires, queue_token, queue_pid, queue_s
 		CASE WHEN s.turn THEN l.queue_nonce[s.before+2:] WHEN s.own THEN l.queue_nonce
 			ELSE l.queue_nonce[:s.before] || $6::text || l.queue_nonce[s.before+2:] END
 	FROM {state} AS s, {backend} AS b)
-RETURNING l.token = $2, {left}, coalesce(array_position(l.queue_token, $2), 0),
+RETURNING l.token = $2, {left}, coalesce(array_position(l.queue_token, $2), 0), coalesce(l.granted, ''),
 	CASE WHEN l.token = $2 THEN {commit} ELSE {hasty} END, CASE WHEN l.token = $2 THEN {tell head} END`
 
 	// leave takes the token out of the queue.
@@ -233,9 +237,12 @@ func newStatements(id pgx.Identifier, async bool) statements {
 		acquireAlone: complete(acquireAloneSQL),
 		extendAlone:  complete(extendAloneSQL), releaseAlone: complete(releaseAloneSQL),
 
-		look:     complete(lookSQL),
-		join:     complete(joinSQL),
-		leave:    complete(leaveSQL),
+		look:  complete(lookSQL),
+		join:  complete(joinSQL),
+		leave: complete(leaveSQL),
+
+		releaseServed: complete(strings.Replace(releaseSQL, "\nRETURNING", isServed+"\nRETURNING", 1)),
+
 		mark:     complete(markSQL),
 		inspect:  complete(inspectSQL),
 		list:     complete(listSQL),

@@ -41,7 +41,9 @@ type waiter struct {
 	joinedAs *backend // in whose name it last asked for a place; nil is the request's own connection
 
 	sending sync.Mutex // held while a request is under way, also one that was left behind
-	unsure  bool       // a request without an answer may yet put the token in the queue
+	sent    bool       // a request has reached a connection
+	unsure  bool       // a request without an answer may yet take the lock, or put the token in the queue
+	late    []string   // the nonces of the latest of these requests that join the queue
 
 	mu    sync.Mutex
 	news  news
@@ -188,6 +190,7 @@ func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time
 				_, _ = w.l.change(ctx, w.l.sql.leave, w.key, w.token)
 			}
 			w.l.sweepLocksLater()
+			w.served(p.granted)
 			return p.asked.Add(p.left), nil
 		}
 		if !isHeld {
@@ -201,6 +204,7 @@ func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time
 				n, granted := w.read()
 				if !granted.IsZero() && time.Since(granted) < ttl/soon && ctx.Err() == nil {
 					w.l.sweepLocksLater()
+					w.served(n.nonce)
 					return granted.Add(ttl), nil
 				}
 				if look = n.look; !look && n.left > 0 {
@@ -235,6 +239,7 @@ type place struct {
 	left       time.Duration // of the holder's time
 	place      int           // in the queue; 0: none
 	listed     bool          // in the name of the present backend
+	granted    string        // the nonce of the waiter that was last handed the lock
 }
 
 // retry looks, and looks again if the connection broke, since the pool may have several broken
@@ -276,9 +281,10 @@ var errStandby = errors.New("the server is a standby")
 // acquire takes the lock if it is free and there is no queue.
 func (w *waiter) acquire(ctx context.Context) (place, error) {
 	return w.send(ctx, func(r *request) (p place, err error) {
-		p.asked = time.Now()
+		p.asked, w.sent = time.Now(), true
 		changed, err := r.exec(w.l.sql.acquireAlone, []byte(w.key), []byte(w.token), w.ttl)
 		p.mine = changed > 0
+		w.unsure = err != nil && !isRefused(err)
 		return p, err
 	})
 }
@@ -291,7 +297,7 @@ func (w *waiter) see(ctx context.Context) (place, error) {
 		err = r.query(func(rows pgx.Rows) error {
 			var standby bool
 			var us int64
-			err := rows.Scan(&standby, &p.mine, &p.held, &us, &p.place, &p.listed)
+			err := rows.Scan(&standby, &p.mine, &p.held, &us, &p.place, &p.listed, &p.granted)
 			if err == nil && standby { // what it sees may be long over
 				err = errStandby
 			}
@@ -307,15 +313,17 @@ func (w *waiter) join(ctx context.Context) (place, error) {
 	w.joinedAs = w.l.self.Load()
 	pid, start := w.joinedAs.args()
 	return w.send(ctx, func(r *request) (p place, err error) {
-		p.asked = time.Now()
+		p.asked, w.sent = time.Now(), true
+		nonce := w.ask()
 		err = r.query(func(rows pgx.Rows) error {
 			var us int64
-			err := rows.Scan(&p.mine, &us, &p.place, nil, nil)
+			err := rows.Scan(&p.mine, &us, &p.place, &p.granted, nil, nil)
 			p.left = fromMicroseconds(us)
 			return err
-		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start, w.ask())
+		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start, nonce)
 		if err != nil && !isRefused(err) {
 			w.unsure = true
+			w.late = append(w.late[max(0, len(w.late)-maxLate+1):], nonce)
 		}
 		return p, err
 	})
@@ -327,6 +335,16 @@ func (w *waiter) send(ctx context.Context, do func(*request) (place, error)) (pl
 		defer w.sending.Unlock()
 		return do(r)
 	})
+}
+
+// served keeps ghosts of the requests for a place that had no answer and may yet put the token in the
+// queue again. By that of nonce, the waiter was served.
+func (w *waiter) served(nonce string) {
+	for _, late := range w.late {
+		if late != nonce {
+			w.l.ghosts.addLate(late, &ghost{key: w.key, token: w.token, nonce: late})
+		}
+	}
 }
 
 // args returns a backend as arguments of a statement, or nils.
