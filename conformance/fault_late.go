@@ -49,6 +49,13 @@ func lateChecks() []harness.Check {
 			f := newFaulty(e)
 			f.eachStep(func(n int) bool { return f.lateTryLock(n, hangCtx) })
 		},
+	}, {
+		Name:  "fault/late-wait",
+		Rules: []string{q7Dead, q9Leave},
+		Needs: harness.NeedsWait,
+		Causes: "a request for a place in the queue that had no answer, is sent again on another connection, and arrives " +
+			"when its waiter was served or has gone: what is granted to that place must be released, and nothing else.",
+		Run: func(e *harness.Env) { e.Each(4, func(i int) { newFaulty(e).lateWait(i + 1) }) },
 	}}
 }
 
@@ -215,6 +222,53 @@ func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
 	e.B.Releases(key, b.Token, "B has just taken it")
 	return true
 }
+
+// lateWait holds back the nth request of a Wait until D has given the request up, and was served by
+// another or has gone. Then it is delivered while B holds the lock, so it may put D's token in the queue
+// again.
+func (f *faulty) lateWait(n int) {
+	e := f.Env
+	key, token := e.Key(), e.Token()
+	b := e.B.Takes(key, e.Token(), harness.Long, "the key is fresh")
+	x := f.arm(faultproxy.HoldRequest, n)
+	defer x.Release()
+	ctx, cancel := context.WithCancel(e.Ctx)
+	defer cancel()
+	result := f.Client.Waits(ctx, key, token, harness.Long)
+	isServed := func(patience time.Duration) bool {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case w := <-result:
+			if w.OK {
+				f.insists("Release", key, token, 0)
+			}
+			return true
+		case <-timer.C:
+			return false
+		}
+	}
+	e.Sleep(lateFor) // D gives the request up, and may make another
+	e.B.Releases(key, b.Token, "B holds it")
+	hasReturned := isServed(lateFor)
+	b = e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow), "D has released the lock, or has gone")
+	if x.Acted() {
+		e.Note("D's request number %d is delivered", n)
+		x.Release()
+		f.carriedOut(x)
+	}
+	cancel()
+	if !hasReturned && !isServed(hangTimeout) {
+		e.FailLate(harness.HungCauses, key, "D.Wait returns: its ctx was canceled", "it has not within "+hangTimeout.String())
+	}
+	e.B.Releases(key, b.Token, "B holds it")
+	c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow),
+		"B has released it, and D, whose Wait has returned, costs the others nothing: its process lives")
+	e.C.Releases(key, c.Token, "C has just taken it")
+}
+
+// lateFor is longer than the I/O timeout of most clients.
+const lateFor = 6 * time.Second
 
 // cleanupWindow is how long locker's cleanup goes on.
 const cleanupWindow = 5 * time.Second

@@ -135,13 +135,12 @@ func (f *faulty) extendsExpired(n int) (reached bool) {
 			}
 			continue // the lock expired before the nth request
 		}
-		e.SleepUntil(lock.End.Add(ttl + e.Slack()))
-		shown := e.B.Inspected(e.B.Inspect(key), "the lock has expired, or D has extended it")
+		isFree := f.endsWithin(key, lock.End.Add(ttl))
 		e.Note("D's request is delivered")
 		x.Release()
 		r := <-result
 		f.carriedOut(x)
-		if shown.Info.Token == "" {
+		if isFree {
 			if r.OK {
 				e.Fail("D.Extend = false, or an error: the lock had expired, as B has seen", fmt.Sprintf("D.Extend = %s", r.Result()))
 			}
@@ -150,6 +149,22 @@ func (f *faulty) extendsExpired(n int) (reached bool) {
 		}
 		f.insists("Release", key, token, 0)
 		return true
+	}
+}
+
+// endsWithin reports whether B sees that key is free, no later than Slack after expired. Otherwise D has
+// extended the lock.
+func (f *faulty) endsWithin(key string, expired time.Time) bool {
+	e := f.Env
+	for e.SleepUntil(expired); ; e.Sleep(20 * time.Millisecond) {
+		r := e.B.Inspected(e.B.Quietly("Inspect", key, "", 0), "the lock has expired, or D has extended it")
+		if r.Info.Token == "" {
+			e.Note("B sees that the lock is free")
+			return true
+		}
+		if time.Now().After(expired.Add(e.Slack())) {
+			return false
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ var slow = []string{
 	"context/no-late-success", "exclusion/contender-no-effect", "exclusion/race-for-expired-key", "expiry/*",
 	"extend/after-takeover", "extend/atomic", "extend/keep-alive", "extend/longer", "extend/owner-only", "extend/replaces", "extend/shorter",
 	"fault/abandoned-waiter", "fault/delayed-grant", "fault/extend-after-lost-reply", "fault/extend-after-lost-reply-queued",
-	"fault/extend-paused", "fault/extend-expired", "fault/hang-cancel", "fault/hang-leak", "fault/hang-waiter", "fault/late-acquire", "fault/late-acquire-released", "fault/push-*",
+	"fault/extend-paused", "fault/extend-expired", "fault/hang-cancel", "fault/hang-leak", "fault/hang-waiter", "fault/late-acquire", "fault/late-acquire-released", "fault/late-wait", "fault/push-*",
 	"fault/reconnect-keeps-place", "fault/slow-link", "fault/takeover-paused", "fault/wait-disconnect", "fault/wait-reply-lost",
 	"fault/waiter-crash", "fault/watch-backoff", "fence/no-side-effects", "fence/stale-holder", "inspect/expiry",
 	"inspect/no-side-effects", "list/concurrent", "list/many", "names/hash-collisions", "release/atomic", "sametoken/ttl-restarts",

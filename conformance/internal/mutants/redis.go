@@ -349,6 +349,11 @@ func redisMutants() []Mutant {
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(hasty)(l) }),
 		Must:   []string{"fault/hang-waiter"},
 	}, {
+		Name:   "a request without an answer is taken for one that did not arrive",
+		Only:   []string{"fault/*"},
+		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(sure)(l) }),
+		Must:   []string{"fault/late-wait"},
+	}, {
 		Name:   "waiters that join again in any order",
 		Only:   []string{"fault/*"},
 		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(rejoins)(l) }),

@@ -29,6 +29,7 @@ const (
 	believed         // a message is the lock, from when it came
 	ghosts           // a grant for one that has gone is dropped
 	hasty            // a cleanup gives up while the server hangs
+	sure             // a request without an answer is taken for one that did not arrive
 	rejoins          // each joins again, the last first, when the connection is back
 )
 
@@ -169,8 +170,10 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	isHeld, begun := false, time.Now()
 	for {
 		start, asked := time.Now(), make(chan []int64, 1)
+		var failed error
 		go func() { // not canceled: the entry must be removed after this
-			reply, _ := joinQueue.Run(context.WithoutCancel(ctx), g.c, g.queue(key), token, ms(ttl), entry).Int64Slice()
+			reply, err := joinQueue.Run(context.WithoutCancel(ctx), g.c, g.queue(key), token, ms(ttl), entry).Int64Slice()
+			failed = err
 			asked <- reply
 			close(asked)
 		}()
@@ -179,6 +182,8 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		case reply := <-asked:
 			switch {
 			case over(ctx) != nil:
+			case failed != nil:
+				return g.leave(ctx, key, token, id, entry, failed, asked)
 			case len(reply) == 1:
 				return served(start.Add(ttl))
 			case len(reply) == 2:
@@ -187,7 +192,7 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		case <-ctx.Done():
 		}
 		if over(ctx) != nil {
-			return g.leave(ctx, key, token, id, entry, isHeld, asked)
+			return g.leave(ctx, key, token, id, entry, g.ended(ctx, key, isHeld), asked)
 		}
 		select {
 		case at := <-t.granted:
@@ -201,14 +206,23 @@ func (g granted) Wait(ctx context.Context, key, token string, ttl time.Duration)
 			}
 		case <-time.After(rest):
 		case <-ctx.Done():
-			return g.leave(ctx, key, token, id, entry, isHeld, asked)
+			return g.leave(ctx, key, token, id, entry, g.ended(ctx, key, isHeld), asked)
 		}
 	}
 }
 
+// ended is the error of a Wait whose ctx has ended.
+func (g granted) ended(ctx context.Context, key string, isHeld bool) error {
+	if isHeld {
+		return fmt.Errorf("wait %q: %w: %w", key, ctx.Err(), locker.ErrHeld)
+	}
+	return ctx.Err()
+}
+
 // leave takes an entry out of the queue, or releases what it was granted, for five seconds, and then
-// less often. Should the entry be there still after that, its grant is released when it comes.
-func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld bool,
+// less often. If the entry may be there still after that, or come there, its grant is released. It
+// returns err.
+func (g granted) leave(ctx context.Context, key, token, id, entry string, err error,
 	asked <-chan []int64) (time.Time, error) {
 	release := func(limit time.Duration) bool {
 		bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
@@ -228,21 +242,25 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, isHeld
 		g.waiters[id].gone = func() { release(5 * time.Second) }
 	}
 	g.mu.Unlock()
+	forget := func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.waiters, id)
+	}
+	isSure := over(ctx) != nil || g.wrong == sure
 	go func() {
-		for range asked { // it comes to its end
+		for reply := range asked { // it comes to its end
+			isSure = isSure && reply != nil || g.wrong == sure
 		}
-		if release(5 * time.Second) {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			delete(g.waiters, id)
+		if isDone := release(5 * time.Second); isDone && isSure {
+			forget()
+		} else if isDone {
+			time.AfterFunc(time.Minute, forget)
 		} else if g.wrong != hasty && g.wrong != ghosts {
 			g.later(time.Now().Add(time.Minute), release)
 		}
 	}()
-	if isHeld {
-		return time.Time{}, fmt.Errorf("wait %q: %w: %w", key, ctx.Err(), locker.ErrHeld)
-	}
-	return time.Time{}, ctx.Err()
+	return time.Time{}, err
 }
 
 // later releases something, once a second, until the server has answered and a second after that: a
