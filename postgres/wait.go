@@ -247,6 +247,7 @@ type place struct {
 func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
 	begun := time.Now()
 	for rest := retryOften; ; rest = min(4*rest, retryLeast) {
+		err = nil
 		if !*joins {
 			p, err = w.see(ctx)
 		}
