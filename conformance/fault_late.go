@@ -223,14 +223,19 @@ func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
 	return true
 }
 
-// lateWait holds back the nth request of a Wait until D has given the request up, and was served by
-// another or has gone. Then it is delivered while B holds the lock, so it may put D's token in the queue
-// again.
+// lateWait breaks the connection of the nth request of a Wait, and holds the request back until D was
+// served by another one or has gone. Then it is delivered while B holds the lock, so it may put D's token
+// in the queue again.
 func (f *faulty) lateWait(n int) {
 	e := f.Env
 	key, token := e.Key(), e.Token()
+	// D has another waiter, so it already listens, and a place in the queue is that of a live process.
+	other := e.Key()
+	e.B.Takes(other, e.Token(), harness.Long, "the key is fresh")
+	f.joinsQueue(f.Client.Waits(e.Ctx, other, e.Token(), harness.Long))
+	e.Sleep(f.moment())
 	b := e.B.Takes(key, e.Token(), harness.Long, "the key is fresh")
-	x := f.arm(faultproxy.HoldRequest, n)
+	x := f.arm(faultproxy.StrandRequest, n)
 	defer x.Release()
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
@@ -248,7 +253,7 @@ func (f *faulty) lateWait(n int) {
 			return false
 		}
 	}
-	e.Sleep(lateFor) // D gives the request up, and may make another
+	e.Sleep(time.Second + f.moment()) // D may make another request
 	e.B.Releases(key, b.Token, "B holds it")
 	hasReturned := isServed(lateFor)
 	b = e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow), "D has released the lock, or has gone")
@@ -267,8 +272,8 @@ func (f *faulty) lateWait(n int) {
 	e.C.Releases(key, c.Token, "C has just taken it")
 }
 
-// lateFor is longer than the I/O timeout of most clients.
-const lateFor = 6 * time.Second
+// lateFor is longer than a waiter needs to be served.
+const lateFor = 3 * time.Second
 
 // cleanupWindow is how long locker's cleanup goes on.
 const cleanupWindow = 5 * time.Second

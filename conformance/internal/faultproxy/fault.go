@@ -12,6 +12,8 @@ type Kind int
 const (
 	// HoldRequest holds back the request, and what follows it on its connection, until Release.
 	HoldRequest Kind = iota
+	// StrandRequest holds back the request until Release, and ends the client's connection at once.
+	StrandRequest
 	// HoldReply holds back the reply until Release.
 	HoldReply
 	// DropReply ends the connection instead of delivering the reply, once the server has executed
@@ -32,6 +34,7 @@ const (
 func (k Kind) String() string {
 	return [...]string{
 		"is held back on its way to the server",
+		"is held back on its way to the server, and the connection ends for the client",
 		"is executed by the server, and the reply is held back",
 		"is executed by the server, and the connection ends in place of the reply",
 		"is executed by the server, and the connection ends after half of the reply",
@@ -45,7 +48,7 @@ func (k Kind) String() string {
 // onRequest reports whether the fault affects the request, not its reply.
 func (k Kind) onRequest() bool {
 	switch k {
-	case HoldRequest, ResetRequest, CloseRequest, GarbageRequest:
+	case HoldRequest, StrandRequest, ResetRequest, CloseRequest, GarbageRequest:
 		return true
 	}
 	return false

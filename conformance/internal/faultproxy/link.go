@@ -133,7 +133,10 @@ func (l *Link) received(b []byte) bool {
 // connection has ended.
 func (l *Link) affects(f *Fault, b []byte) bool {
 	switch f.kind {
-	case HoldRequest:
+	case HoldRequest, StrandRequest:
+		if f.kind == StrandRequest {
+			l.client.Close()
+		}
 		select {
 		case <-f.goOn:
 		case <-l.ended:
