@@ -40,6 +40,9 @@ func TestConformance(t *testing.T) {
 		conformance.Run(t, conformance.Config{
 			Addr: testserver.Redis(t).Addr,
 			New:  func(tb testing.TB, addr string) locker.Locker { return semaphore.NewLocker(onRedis(tb, addr), 1) },
+			Skip: map[string]string{
+				"fault/hang-waiter": "an attempt without an answer is undone for five seconds; after that the permit ends with its ttl",
+			},
 		})
 	})
 }
