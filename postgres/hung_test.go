@@ -96,6 +96,22 @@ func TestTokenOfAGhostIsUsedAgain(t *testing.T) {
 	require.Equal(t, "t", info.Token, "the ghost has released what its owner took")
 }
 
+// A request for a place that fails because the pool's connections have ended is made again.
+func TestJoinOverKilledBackends(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "other", "a", time.Hour)
+	acquire(t, a, "k", "a", time.Hour)
+	waits(t.Context(), t, b, "other", "b", time.Hour) // so b listens
+	_, err := a.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid NOT IN (pg_backend_pid(), $1)`, b.listens())
+	require.NoError(t, err)
+	done := waits(t.Context(), t, b, "k", "b", time.Hour)
+	release(t, a, "k", "a")
+	served(t, done)
+}
+
 // An administrator, or idle_session_timeout, ends the connections while a client waits.
 func TestWaitOverKilledBackends(t *testing.T) {
 	t.Parallel()
