@@ -42,15 +42,10 @@ func chaosTime(t *testing.T) time.Duration {
 func TestChaos(t *testing.T) {
 	inProcess := memory.New()
 	for name, process := range map[string]func(tb testing.TB) func() locker.Locker{
-		"memory": func(testing.TB) func() locker.Locker { return func() locker.Locker { return inProcess } },
-		"redisv9": func(tb testing.TB) func() locker.Locker {
-			addr := testserver.Redis(tb).Addr
-			return func() locker.Locker {
-				client := redis.NewClient(&redis.Options{Addr: addr})
-				tb.Cleanup(func() { _ = client.Close() })
-				return redisv9.New(client)
-			}
-		},
+		"memory":                func(testing.TB) func() locker.Locker { return func() locker.Locker { return inProcess } },
+		"redisv9":               onRedisv9(),
+		"redisv9 with slots: 1": onRedisv9(redisv9.WithBatching(1)),
+		"redisv9 with slots: 4": onRedisv9(redisv9.WithBatching(4)),
 		"redigo": func(tb testing.TB) func() locker.Locker {
 			addr := testserver.Redis(tb).Addr
 			return func() locker.Locker {
@@ -76,13 +71,25 @@ func TestChaos(t *testing.T) {
 			t.Parallel()
 			storm(t, process(t), chaosTime(t))
 		})
-		if name != "memory" && name != "redisv9" { // the others do not report demands
+		if name == "redigo" || name == "memcache" { // they do not report demands
 			continue
 		}
 		t.Run(name+", lingering", func(t *testing.T) {
 			t.Parallel()
 			storm(t, process(t), chaosTime(t), cohort.WithLinger(10*time.Millisecond))
 		})
+	}
+}
+
+// onRedisv9 returns processes that share a server of their own.
+func onRedisv9(opts ...redisv9.Option) func(tb testing.TB) func() locker.Locker {
+	return func(tb testing.TB) func() locker.Locker {
+		addr := testserver.Redis(tb).Addr
+		return func() locker.Locker {
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			tb.Cleanup(func() { _ = client.Close() })
+			return redisv9.New(client, opts...)
+		}
 	}
 }
 

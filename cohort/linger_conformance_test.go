@@ -1,8 +1,10 @@
 package cohort_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,14 +61,14 @@ func TestLingeringConformance(t *testing.T) {
 		})
 	})
 	addr := testserver.Redis(t).Addr
-	onRedis := func(d time.Duration) func(tb testing.TB, addr string) locker.Locker {
+	onRedis := func(d time.Duration, opts ...redisv9.Option) func(tb testing.TB, addr string) locker.Locker {
 		return func(tb testing.TB, to string) locker.Locker {
 			if to == "" {
 				to = addr
 			}
 			client := redis.NewClient(&redis.Options{Addr: to})
 			tb.Cleanup(func() { _ = client.Close() })
-			return lingeringFor(tb, redisv9.New(client), d)
+			return lingeringFor(tb, redisv9.New(client, opts...), d)
 		}
 	}
 	t.Run("redisv9", func(t *testing.T) {
@@ -74,8 +76,32 @@ func TestLingeringConformance(t *testing.T) {
 		conformance.Run(t, conformance.Config{Skip: skipLingeringFaults, Addr: addr, New: onRedis(long)})
 	})
 	// Without faults, which would affect the requests by which locks are given up in the background.
+	asRecommended := func(opts ...redisv9.Option) conformance.Config {
+		return conformance.Config{Skip: skipKept, New: onRedis(100*time.Millisecond, opts...)}
+	}
 	t.Run("redisv9, as recommended", func(t *testing.T) {
-		conformance.Run(t, conformance.Config{Skip: skipKept, New: onRedis(100 * time.Millisecond)})
+		inChaos(t)
+		conformance.Run(t, asRecommended())
+	})
+	for _, slots := range []int{1, 4} {
+		name, batching := fmt.Sprintf("redisv9 with slots: %d", slots), redisv9.WithBatching(slots)
+		t.Run(name, func(t *testing.T) {
+			inChaos(t)
+			conformance.Run(t, conformance.Config{Skip: skipLingeringFaults, Addr: addr, New: onRedis(long, batching)})
+		})
+		t.Run(name+", as recommended", func(t *testing.T) {
+			inChaos(t)
+			conformance.Run(t, asRecommended(batching))
+		})
+	}
+	// The short form of all of them: every Locker has another number of slots than the one before.
+	t.Run("redisv9 with and without batches, as recommended", func(t *testing.T) {
+		config, slots, n := asRecommended(), []int{0, 1, 4}, atomic.Int64{}
+		config.New = func(tb testing.TB, addr string) locker.Locker {
+			batching := redisv9.WithBatching(slots[int(n.Add(1))%len(slots)])
+			return onRedis(100*time.Millisecond, batching)(tb, addr)
+		}
+		conformance.Run(t, config)
 	})
 }
 

@@ -54,14 +54,20 @@ end
 return 1
 `)
 
+type stormOrder struct {
+	Addr  string
+	Slots int // of batches; 0: none
+}
+
 type stormReport struct{ Served, Refused, Lost, Failed int64 }
 
 // linger is a process that takes a few locks again and again, until it gets a second order.
 func linger(c *fleet.Child) {
-	var addr string
-	c.Receive(&addr)
-	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
-	l := cohort.New(redisv9.New(client), cohort.WithLinger(stormLinger), cohort.WithMaxTenure(10*time.Millisecond))
+	var o stormOrder
+	c.Receive(&o)
+	client := redis.NewClient(&redis.Options{Addr: o.Addr, ContextTimeoutEnabled: true})
+	l := cohort.New(redisv9.New(client, redisv9.WithBatching(o.Slots)),
+		cohort.WithLinger(stormLinger), cohort.WithMaxTenure(10*time.Millisecond))
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	var served, refused, lost, failed atomic.Int64
@@ -133,14 +139,28 @@ func critical(client *redis.Client, lease *locker.Lease) (outcome any, isMarked 
 // are cut. There are never two holders of a lock who may both believe that they hold it, and
 // nothing is left in the end.
 func TestChaosLingering(t *testing.T) {
+	for name, slots := range map[string][]int{
+		"each call alone": {0, 0, 0, 0},
+		"batches":         {1, 4, 1, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stormOfProcesses(t, slots)
+		})
+	}
+}
+
+// stormOfProcesses runs a process for each number of slots.
+func stormOfProcesses(t *testing.T, slots []int) {
+	t.Helper()
 	addr := testserver.Redis(t).Addr
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { _ = client.Close() })
-	processes := make(fleet.Fleet, 4)
+	processes := make(fleet.Fleet, len(slots))
 	launch := func(i int) {
 		f, err := fleet.Start("lingerer", 1)
 		require.NoError(t, err)
-		require.NoError(t, f.Send(addr))
+		require.NoError(t, f.Send(stormOrder{addr, slots[i]}))
 		processes[i] = f[0]
 	}
 	t.Cleanup(func() { processes.Kill() })

@@ -168,10 +168,14 @@ func TestBackends(t *testing.T) {
 // Locks that linger are free to all others, as long as the process that keeps them can release them:
 // there are no faults.
 func TestLingering(t *testing.T) {
-	for _, name := range []string{"memory", "redisv9"} {
+	for name, b := range map[string]backend{
+		"memory":                        backends["memory"],
+		"redisv9":                       backends["redisv9"],
+		"redisv9+batching":              backends["redisv9+batching"],
+		"redisv9+batching with 4 slots": onRedis(openRedisv9(redisv9.WithBatching(4))),
+	} {
 		t.Run(name+"+cohort that lingers, no faults", func(t *testing.T) {
 			t.Parallel()
-			b := backends[name]
 			b.lingers = true
 			b.prove(t, true)
 		})
