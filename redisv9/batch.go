@@ -1,12 +1,11 @@
 package redisv9
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker/internal/inflight"
@@ -28,9 +27,10 @@ type batches struct {
 	slots  int
 	always bool // for tests: a call that goes alone is a pipeline as well
 
-	mu    sync.Mutex
-	busy  int       // slots in use: all of them, while calls queue
-	queue list.List // of *batched
+	mu          sync.Mutex
+	busy        int      // slots in use: all of them, while calls queue
+	first, last *batched // the queue
+	queued      int      // its length
 }
 
 // batched is a call that had to queue, and its command in a pipeline. Its caller can withdraw it
@@ -41,11 +41,13 @@ type batched struct {
 	batches *batches
 	sending *redislock.Sending
 	ready   chan struct{}
+	state   atomic.Int32 // waiting, withdrawn or underWay
 
 	// Guarded by the batches' lock:
-	state state
-	place *list.Element // nil: it is not in the queue
-	ended func()        // called when it is over, since its caller has left it behind
+	prev, next *batched // in the queue
+	isQueued   bool
+	isOver     bool
+	ended      func() // called when it is over, since its caller has left it behind
 
 	answered bool // by the server
 
@@ -55,13 +57,10 @@ type batched struct {
 	err     error
 }
 
-type state int
-
 const (
-	waiting   state = iota // in the queue, or in a batch that has not been written yet
-	withdrawn              // its caller has left, and it will not be sent
-	underWay
-	over
+	waiting   = iota // in the queue, or in a batch that has not been written yet
+	withdrawn        // its caller has left, and it will not be sent
+	underWay         // or answered
 )
 
 // process sends a command and returns the error of its reply, or of the lack of one. If s's context
@@ -101,11 +100,37 @@ func (b *batches) enter(s *redislock.Sending, cmd redis.Cmder) *batched {
 		}
 	}
 	c := &batched{Cmder: cmd, batches: b, sending: s, ready: make(chan struct{})}
-	c.place = b.queue.PushBack(c)
+	b.push(c)
 	if isFree {
 		b.passLocked()
 	}
 	return c
+}
+
+func (b *batches) push(c *batched) {
+	c.prev, c.isQueued = b.last, true
+	if b.last != nil {
+		b.last.next = c
+	} else {
+		b.first = c
+	}
+	b.last = c
+	b.queued++
+}
+
+func (b *batches) remove(c *batched) {
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		b.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		b.last = c.prev
+	}
+	c.prev, c.next, c.isQueued = nil, nil, false
+	b.queued--
 }
 
 // pass gives a slot to the queue, or gives it up.
@@ -116,35 +141,63 @@ func (b *batches) pass() {
 }
 
 func (b *batches) passLocked() {
-	n := min(b.queue.Len(), maxBatch)
+	if batch := b.take(); len(batch) > 0 {
+		go b.run(batch)
+	}
+}
+
+// take gives a slot to the queue. If that is for a batch, take returns it. Otherwise the slot is
+// given to the only call in the queue, or given up.
+func (b *batches) take() []*batched {
+	for b.queued == 1 && !b.always {
+		c := b.first
+		b.remove(c)
+		if c.state.CompareAndSwap(waiting, underWay) { // its caller has not just left
+			c.alone, c.hasSlot, c.isOver = true, true, true
+			close(c.ready)
+			return nil
+		}
+	}
+	n := min(b.queued, maxBatch)
 	if n == 0 {
 		b.busy--
-		return
+		return nil
 	}
 	batch := make([]*batched, n)
 	for i := range batch {
-		batch[i] = b.queue.Remove(b.queue.Front()).(*batched)
-		batch[i].place = nil
+		batch[i] = b.first
+		b.remove(b.first)
 	}
-	if c := batch[0]; n == 1 && !b.always {
-		c.alone, c.hasSlot, c.state = true, true, over
-		close(c.ready)
-		return
+	return batch
+}
+
+// run sends batches in a slot, until fewer than two calls queue.
+func (b *batches) run(batch []*batched) {
+	defer func() {
+		if batch != nil { // a hook has ended the goroutine
+			b.pass()
+		}
+	}()
+	for batch != nil {
+		b.send(batch)
+		// Callers that have more to send can then queue before the next batch is made.
+		runtime.Gosched()
+		b.mu.Lock()
+		batch = b.take()
+		b.mu.Unlock()
 	}
-	go b.send(batch)
 }
 
 // withdraw takes a call back that has not been sent, and reports whether it could.
 func (c *batched) withdraw() bool {
+	if !c.state.CompareAndSwap(waiting, withdrawn) {
+		return false
+	}
 	b := c.batches
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.state != waiting {
-		return false
-	}
-	c.state = withdrawn
-	if c.place != nil {
-		b.queue.Remove(c.place)
+	if c.isQueued {
+		b.remove(c)
 	}
 	return true
 }
@@ -153,20 +206,17 @@ func (c *batched) withdraw() bool {
 func (c *batched) leave(ended func()) bool {
 	c.batches.mu.Lock()
 	defer c.batches.mu.Unlock()
-	if c.state == over {
+	if c.isOver {
 		return false
 	}
 	c.ended = ended
 	return true
 }
 
-// send sends a batch as one pipeline, and passes its slot on. A panic, of a hook for instance, has
-// no caller that could recover it.
+// send sends a batch as one pipeline. A panic, of a hook for instance, has no caller that could
+// recover it.
 func (b *batches) send(batch []*batched) {
 	err := inflight.ErrGoexit
-	defer b.pass()
-	// Callers that have more to send can then queue before the next batch is made.
-	defer runtime.Gosched()
 	defer func() { b.finish(batch, err) }()
 	ctx, cancel := contextOf(batch)
 	defer cancel()
@@ -199,14 +249,9 @@ var leftOut = []any{"ping"}
 // Args returns the command's arguments. go-redis calls it to write the command: what was withdrawn
 // before that is not sent.
 func (c *batched) Args() []any {
-	b := c.batches
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch c.state {
-	case waiting:
-		c.state = underWay
-		c.sending.BeginInBatch(c.Cmder, b.locker.runsOnConnect)
-	case withdrawn:
+	if c.state.CompareAndSwap(waiting, underWay) {
+		c.sending.BeginInBatch(c.Cmder, c.batches.locker.runsOnConnect)
+	} else if c.state.Load() == withdrawn {
 		return leftOut
 	}
 	return c.Cmder.Args()
@@ -234,9 +279,12 @@ func (b *batches) finish(batch []*batched, err error) {
 		err = errNoReply
 	}
 	b.mu.Lock()
-	batch = slices.DeleteFunc(batch, func(c *batched) bool { return c.state == withdrawn })
-	for _, c := range batch {
-		if c.state == underWay {
+	for i, c := range batch {
+		if !c.state.CompareAndSwap(waiting, underWay) {
+			if c.state.Load() == withdrawn {
+				batch[i] = nil
+				continue
+			}
 			c.sending.End()
 		}
 		switch reply := c.Cmder.Err(); {
@@ -247,10 +295,13 @@ func (b *batches) finish(batch []*batched, err error) {
 		default:
 			c.err = err
 		}
-		c.state = over
+		c.isOver = true
 	}
 	b.mu.Unlock()
 	for _, c := range batch {
+		if c == nil {
+			continue
+		}
 		if c.ended != nil {
 			c.ended()
 		}

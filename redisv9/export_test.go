@@ -46,7 +46,7 @@ func AlwaysBatch(l *Locker) { l.batches.always = true }
 func Queued(l *Locker) int {
 	l.batches.mu.Lock()
 	defer l.batches.mu.Unlock()
-	return l.batches.queue.Len()
+	return l.batches.queued
 }
 
 // Busy returns how many slots of l are in use.
