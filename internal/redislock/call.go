@@ -22,7 +22,7 @@ type Sending struct {
 
 	sends  int       // requests that may have left the process, but for those that did nothing
 	before int       // sends before the present command
-	first  time.Time // when the first of them left; until then, when s was made
+	first  time.Time // when the first of them left
 	bytes  [32]byte  // room for a token of usual length
 
 	command Command // the present one, or nil
@@ -35,7 +35,7 @@ type Sending struct {
 
 // NewSending returns a Sending of a token that is not encoded yet.
 func NewSending(ctx context.Context, token string) *Sending {
-	return &Sending{Ctx: ctx, Token: EncodeToken(token), first: time.Now()}
+	return &Sending{Ctx: ctx, Token: EncodeToken(token)}
 }
 
 // Command is a client's command that has a Sending as an argument. Clients set its error when a
