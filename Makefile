@@ -51,20 +51,29 @@ quick: ## build the library and test what needs no server that is not installed
 	$(GO) build ./...
 	$(GO) test $(TESTFLAGS) ./...
 
+# histories checks those of locks that linger over batches, on a version of go-redis.
+histories = (cd conformance/internal/proof && cp go.mod go.sum "$$tmp" && \
+	$(GO) get -modfile="$$tmp/go.mod" -t ./lincheck github.com/redis/go-redis/v9@$(1) && \
+	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) -run Lingering ./lincheck)
+
 # The committed go.mod asks for the lowest versions that pass. The others go into a copy of it.
 test-latest: export LOCKER_TEST_SERVERS = require
-test-latest: servers ## the library's and rueidis's tests on the newest dependencies, and redisv9's on each go-redis in GOREDIS
+test-latest: export LOCKER_CHAOS = 2s
+test-latest: servers ## the library's and rueidis's tests on the newest dependencies, redisv9's and cohort's on each go-redis in GOREDIS
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && failed=; \
 	for v in $(GOREDIS); do \
 		echo "== redisv9 on go-redis $$v"; \
 		cp go.mod go.sum "$$tmp" && \
 		$(GO) get -modfile="$$tmp/go.mod" -t ./... github.com/redis/go-redis/v9@v$$v && \
-		$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./redisv9 || failed="$$failed $$v"; \
+		$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./redisv9 && \
+		$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) -run 'Chaos|Lingering' ./cohort && \
+		$(call histories,v$$v) || failed="$$failed $$v"; \
 	done; \
 	echo "== everything on the newest"; \
 	cp go.mod go.sum "$$tmp" && \
 	$(GO) get -modfile="$$tmp/go.mod" -t -u ./... && \
-	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./... || failed="$$failed newest"; \
+	$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./... && \
+	$(call histories,latest) || failed="$$failed newest"; \
 	echo "== rueidis on the newest"; \
 	(cd rueidis && cp go.mod go.sum "$$tmp" && \
 	$(GO) get -modfile="$$tmp/go.mod" github.com/redis/rueidis@latest && \
