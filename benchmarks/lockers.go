@@ -74,7 +74,11 @@ var redisLocks = []contender{
 		return redsyncLock(redsync.New(redsyncredigo.NewPool(redigoPool(j)))), nil
 	}},
 	{"rueidislock", false, rueidisLock},
-	{"by-hand-1ms", false, byHand},
+	{"by-hand-1ms", false, func(j job) (lock, error) { return byHand(goredis(j)), nil }},
+	{"autopipeline-1ms", false, func(j job) (lock, error) {
+		client, err := goredis(j).AutoPipeline()
+		return byHand(client), err
+	}},
 }
 
 var memcachedLocks = []contender{
@@ -202,8 +206,8 @@ var compareAndDelete = redis.NewScript(
 
 var errNotHeld = errors.New("the lock was not held")
 
-func byHand(j job) (lock, error) {
-	client := goredis(j)
+// byHand is the usual hand-written lock, polled every millisecond.
+func byHand(client redis.Cmdable) lock {
 	return func(ctx context.Context, key string) (func() error, error) {
 		token := rand.Text()
 		for {
@@ -223,7 +227,7 @@ func byHand(j job) (lock, error) {
 			}
 			return err
 		}, nil
-	}, nil
+	}
 }
 
 func gomemcached(j job) *gomemcache.Client {

@@ -16,11 +16,27 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// picture is a figure of a section, with a panel for each scenario.
+// picture has panels of a section.
 type picture struct {
-	file, title, unit, section string
-	scenarios                  []string
-	better                     direction
+	file, title, section string
+	figures              []figure
+}
+
+// figure is what a panel shows of a scenario.
+type figure struct {
+	scenario, unit string
+	better         direction
+	ours           string // the contender that the title compares with the best peer; empty: our best
+	label          string // in the title; empty: none
+}
+
+// figures shows the same of each scenario.
+func figures(unit string, better direction, scenarios ...string) []figure {
+	all := make([]figure, len(scenarios))
+	for i, scenario := range scenarios {
+		all[i] = figure{scenario: scenario, unit: unit, better: better}
+	}
+	return all
 }
 
 // direction is the sign of the difference from a worse value to a better one.
@@ -45,13 +61,13 @@ var (
 	peersColor = color.Gray{0xb0}
 )
 
-// panels writes the picture, unless there are no results for it: one panel for each scenario, with
-// a bar for each contender, the best at the top.
+// panels writes the picture, unless there are no results for it: one panel for each figure, with a
+// bar for each contender, the best at the top.
 func (r *results) panels(dir string, p picture) error {
 	var panels []panel
 	most := 0
-	for _, scenario := range p.scenarios {
-		if panel := r.panel(p, scenario); len(panel.bars) > 0 {
+	for _, f := range p.figures {
+		if panel := r.panel(p.section, f); len(panel.bars) > 0 {
 			panels = append(panels, panel)
 			most = max(most, len(panel.bars))
 		}
@@ -97,26 +113,32 @@ type bar struct {
 	ours  bool
 }
 
-// panel returns the bars of a scenario. Its title has the ratio of this library's best to the best
-// peer, the median over the rounds.
-func (r *results) panel(p picture, scenario string) panel {
-	result := panel{title: scenario}
+// panel returns the bars of a figure. Its title has the ratio of this library's best, or of the
+// contender that the figure names, to the best peer: the median over the rounds.
+func (r *results) panel(section string, f figure) panel {
+	result := panel{title: f.scenario}
+	if f.label != "" {
+		result.title += ", " + f.label
+	}
 	best := map[bool]*row{}
-	for _, w := range r.of(p.section, scenario) {
-		v := w.median(p.unit)
+	for _, w := range r.of(section, f.scenario) {
+		v := w.median(f.unit)
 		if math.IsNaN(v) {
 			continue
 		}
 		ours := isOurs(w.who)
 		result.bars = append(result.bars, bar{w.who, v, ours})
-		if b := best[ours]; b == nil || float64(p.better)*(v-b.median(p.unit)) > 0 {
+		if ours && f.ours != "" && f.ours != w.who {
+			continue
+		}
+		if b := best[ours]; b == nil || float64(f.better)*(v-b.median(f.unit)) > 0 {
 			best[ours] = w
 		}
 	}
 	slices.SortStableFunc(result.bars, func(a, b bar) int {
-		return int(p.better) * cmp.Compare(b.value, a.value)
+		return int(f.better) * cmp.Compare(b.value, a.value)
 	})
-	if q := ratio(best[true], best[false], p.unit); !math.IsNaN(q) && !math.IsInf(q, 0) {
+	if q := ratio(best[true], best[false], f.unit); !math.IsNaN(q) && !math.IsInf(q, 0) {
 		result.title += ": " + number(q) + " × the best peer"
 	}
 	return result

@@ -30,20 +30,27 @@ var shapes = []draw.GlyphDrawer{
 // plot writes the pictures for which there are results.
 func (r *results) plot(dir string) error {
 	for _, p := range []picture{
-		{"locks-throughput", "Locks on one Redis: cycles a second, more is better", "cycles/s", "locks",
-			[]string{"uncontended-1", "uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off"}, more},
-		{"locks-requests", "Locks on one Redis: requests a cycle, fewer are better", "requests/cycle", "locks",
-			[]string{"uncontended-1", "one-key-1x32", "one-key-4x8", "hand-off"}, less},
-		{"locks-latency", "Locks on one Redis: ms to get the lock, 99th percentile, less is better", "lock-p99-ms", "locks",
-			[]string{"uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off"}, less},
-		{"locks-fairness", "Locks on one Redis: share of the one served least, 1 is fair", "least-share", "locks",
-			[]string{"one-key-1x32", "one-key-4x8", "hand-off"}, more},
-		{"stampede-loads", "Loads of one missing key: 1 is right", "loads", "stampede",
-			[]string{"8x50-20ms", "8x50-230ms", "8x10-50ms-fails", "slow-source"}, less},
-		{"stampede-last", "One missing key: ms from the load's end to the last caller, less is better",
-			"last-after-load-ms", "stampede", []string{"8x50-20ms", "8x50-230ms", "8x250-20ms"}, less},
-		{"flights", "Single flight in one process: ns, less is better", "ns/op", "flights",
-			[]string{"One", "OneLeaving", "Keys", "Thousand", "ThousandLeaving"}, less},
+		{"locks-throughput", "Locks on one Redis: cycles a second, more is better", "locks",
+			figures("cycles/s", more, "uncontended-1", "uncontended-32", "uncontended-256", "uncontended-1000",
+				"one-key-1x32", "one-key-4x8", "hand-off")},
+		{"locks-requests", "Locks on one Redis: requests a cycle, fewer are better", "locks",
+			figures("requests/cycle", less, "uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off")},
+		{"locks-latency", "Locks on one Redis: ms to get the lock, 99th percentile, less is better", "locks",
+			figures("lock-p99-ms", less, "uncontended-32", "one-key-1x32", "one-key-4x8", "hand-off")},
+		{"locks-fairness", "Locks on one Redis: share of the one served least, 1 is fair", "locks",
+			figures("least-share", more, "one-key-1x32", "one-key-4x8", "hand-off")},
+		{"linger", "Locks that linger: cycles a second; ms until another process has one", "linger", []figure{
+			{"same-key", "cycles/s", more, "redisv9+linger", ""},
+			{"random-1000-keys", "cycles/s", more, "redisv9+linger", ""},
+			{"first-access", "lock-p50-ms", less, "redisv9+linger", "median"},
+			{"first-access", "lock-p99-ms", less, "redisv9+linger", "p99"},
+		}},
+		{"stampede-loads", "Loads of one missing key: 1 is right", "stampede",
+			figures("loads", less, "8x50-20ms", "8x50-230ms", "8x10-50ms-fails", "slow-source")},
+		{"stampede-last", "One missing key: ms from the load's end to the last caller, less is better", "stampede",
+			figures("last-after-load-ms", less, "8x50-20ms", "8x50-230ms", "8x250-20ms")},
+		{"flights", "Single flight in one process: ns, less is better", "flights",
+			figures("ns/op", less, "One", "OneLeaving", "Keys", "Thousand", "ThousandLeaving")},
 	} {
 		if err := r.panels(dir, p); err != nil {
 			return err
