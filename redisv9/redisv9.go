@@ -117,7 +117,7 @@ func WithPrefix(prefix string) Option {
 // WithBatching makes concurrent calls share requests, on a client for a single server or for
 // Sentinel. While slots requests of the Locker are under way, further calls queue, and when one of
 // the requests ends, up to 128 of them travel together in a pipeline. Otherwise a call is sent
-// alone and immediately, so a program with little concurrency sees no difference. 8 is a good
+// alone and immediately, so a program with little concurrency sees no difference. 4 is a good
 // number.
 //
 // The answers are the same. A call in the queue or in a pipeline returns as soon as its context
