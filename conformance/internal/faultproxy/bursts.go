@@ -103,7 +103,7 @@ func (s *bursts) fromServer(b []byte) bool {
 	if len(b) > 0 {
 		l.client.Write(b) // even if the client has hung up, the server's replies are read
 	}
-	if f == nil || f.kind == HoldRequest || f.kind == StrandRequest || f.kind == HoldReply {
+	if f == nil || f.kind.holds() || f.kind == HoldReply {
 		return true
 	}
 	l.cut()

@@ -12,7 +12,8 @@ type Kind int
 const (
 	// HoldRequest holds back the request, and what follows it on its connection, until Release.
 	HoldRequest Kind = iota
-	// StrandRequest holds back the request until Release, and ends the client's connection at once.
+	// StrandRequest holds back the request until Release, and ends the client's connection at once. With
+	// HTTP/2 it is HoldRequest, since the other streams of the connection would end as well.
 	StrandRequest
 	// HoldReply holds back the reply until Release.
 	HoldReply
@@ -53,6 +54,9 @@ func (k Kind) onRequest() bool {
 	}
 	return false
 }
+
+// holds reports whether the fault holds back a request.
+func (k Kind) holds() bool { return k == HoldRequest || k == StrandRequest }
 
 // Fault is a fault that is or was armed.
 type Fault struct {

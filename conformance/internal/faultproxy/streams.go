@@ -64,7 +64,7 @@ func (s *streams) forward(f frame) bool {
 	st, begins, fault := s.begin(f)
 	if begins && fault != nil && fault.kind.onRequest() {
 		close(fault.Hit)
-		if fault.kind == HoldRequest && f.kind() == frameData {
+		if fault.kind.holds() && f.kind() == frameData {
 			s.hold(st, f, fault)
 			return true
 		}
@@ -81,7 +81,7 @@ func (s *streams) forward(f frame) bool {
 	if s.follows(st, f) {
 		return true
 	}
-	if f.kind() == frameReset && fault != nil && fault.kind == HoldRequest {
+	if f.kind() == frameReset && fault != nil && fault.kind.holds() {
 		s.late.Go(func() { s.resets(f, fault) })
 		return true
 	}
@@ -106,7 +106,7 @@ func (s *streams) begin(f frame) (st *stream, begins bool, fault *Fault) {
 	case frameData, frameHeaders:
 		begins = !st.open && (len(f.content()) > 0 || f.ends() && !st.begun)
 	case frameReset:
-		if held := st.open && st.fault != nil && st.fault.kind == HoldRequest; !held {
+		if held := st.open && st.fault != nil && st.fault.kind.holds(); !held {
 			s.end(id) // the server need not answer
 		}
 	}
