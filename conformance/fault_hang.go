@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/harness"
 )
 
@@ -50,7 +51,7 @@ const (
 	// use.
 	hangLate = 400 * time.Millisecond
 	// hangFor is longer than the I/O timeout of most clients and a cleanup of five seconds together.
-	hangFor = 13 * time.Second
+	hangFor = 12 * time.Second
 	// hangTimeout is longer than the I/O timeout of any reasonable client.
 	hangTimeout = 40 * time.Second
 )
@@ -283,8 +284,11 @@ func hangWaiter(e *harness.Env) {
 		e.Note("the server goes on")
 		f.p.Heal(e.TB)
 		f.warm()
-		if w := <-result; w.OK { // it was granted the lock before the server hung
+		switch w := <-result; {
+		case w.OK: // it was granted the lock before the server hung
 			e.Inconclusive("D.Wait returned a deadline before the server hung")
+		case !errors.Is(w.Err, locker.ErrHeld): // then the caller cleans up, as after an Acquire
+			f.insists("Release", key, w.Token, 0)
 		}
 		c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow),
 			"D's waiter, which has gone, costs the others nothing: its process lives")

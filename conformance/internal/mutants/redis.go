@@ -346,7 +346,7 @@ func redisMutants() []Mutant {
 	}, {
 		Name:   "the cleanup of a waiter that has gone gives up while the server hangs",
 		Only:   []string{"fault/*"},
-		Config: OnRedisFull(func(l redisFull) granted { return NewGranted(hasty)(l) }),
+		Config: OnRedisFull(func(l redisFull) redisFull { l.isHasty = true; return l }),
 		Must:   []string{"fault/hang-waiter"},
 	}, {
 		Name:   "a request without an answer is taken for one that did not arrive",

@@ -111,7 +111,8 @@ func (l redisLock) Release(ctx context.Context, key, token string) (bool, error)
 // redisFull is a redisLock with all that is optional, in a simple way.
 type redisFull struct {
 	redisLock
-	queue *localQueue
+	queue   *localQueue
+	isHasty bool // a cleanup gives up while the server hangs
 }
 
 // localQueue is a queue of the waiters of one Locker, for each key.
@@ -121,7 +122,7 @@ type localQueue struct {
 }
 
 func NewRedisFull(tb testing.TB, addr string) redisFull {
-	return redisFull{NewRedisLock(tb, addr), &localQueue{m: make(map[string][]chan struct{})}}
+	return redisFull{redisLock: NewRedisLock(tb, addr), queue: &localQueue{m: make(map[string][]chan struct{})}}
 }
 
 func (q *localQueue) join(key string) (turn chan struct{}) {
@@ -199,10 +200,16 @@ func (l redisFull) wait(ctx context.Context, key, token string, ttl time.Duratio
 			return start.Add(ttl), nil
 		}
 		if err != nil { // it may have been done, or may be yet
-			go func() {
-				bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			release := func(limit time.Duration) bool {
+				bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 				defer cancel()
-				l.Release(bg, key, token)
+				_, err := l.Release(bg, key, token)
+				return err == nil
+			}
+			go func() {
+				if !release(5*time.Second) && !l.isHasty {
+					later(time.Now().Add(time.Minute), release)
+				}
 			}()
 		} else {
 			err = rest()

@@ -28,7 +28,6 @@ const (
 	Correct  handing = iota
 	believed         // a message is the lock, from when it came
 	ghosts           // a grant for one that has gone is dropped
-	hasty            // a cleanup gives up while the server hangs
 	sure             // a request without an answer is taken for one that did not arrive
 	rejoins          // each joins again, the last first, when the connection is back
 )
@@ -256,8 +255,8 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, err er
 			forget()
 		} else if isDone {
 			time.AfterFunc(time.Minute, forget)
-		} else if g.wrong != hasty && g.wrong != ghosts {
-			g.later(time.Now().Add(time.Minute), release)
+		} else if g.wrong != ghosts {
+			later(time.Now().Add(time.Minute), release)
 		}
 	}()
 	return time.Time{}, err
@@ -265,13 +264,13 @@ func (g granted) leave(ctx context.Context, key, token, id, entry string, err er
 
 // later releases something, once a second, until the server has answered and a second after that: a
 // request may have arrived meanwhile.
-func (h *hearing) later(end time.Time, release func(limit time.Duration) bool) {
+func later(end time.Time, release func(limit time.Duration) bool) {
 	time.AfterFunc(time.Second, func() {
 		switch isDone := release(100 * time.Millisecond); {
 		case isDone:
 			time.AfterFunc(time.Second, func() { release(5 * time.Second) })
 		case time.Now().Before(end):
-			h.later(end, release)
+			later(end, release)
 		}
 	})
 }
