@@ -83,6 +83,33 @@ func (l *hanging) Extend(ctx context.Context, _, _ string, _ time.Duration) (boo
 	return false, ctx.Err()
 }
 
+// Waiters whose context ends during an attempt report that all permits were held.
+func TestContextEndsDuringAnAttempt(t *testing.T) {
+	for range 20 { // in any order
+		synctest.Test(t, func(t *testing.T) {
+			l := &queueless{Locker: memory.New()}
+			s := semaphore.New(l, "imports", 1)
+			_, err := s.Acquire(t.Context(), time.Hour)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			for range 3 {
+				go func() {
+					_, err := s.Acquire(ctx, time.Minute)
+					assert.ErrorIs(t, err, context.Canceled)
+					assert.ErrorIs(t, err, locker.ErrHeld)
+				}()
+			}
+			time.Sleep(time.Second)
+			l.hangs.Store(true)
+			time.Sleep(time.Second)
+			cancel()
+			synctest.Wait()
+			l.hangs.Store(false)
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
 // A caller that has its permit does not lose it while the end of its turn gets no answer.
 func TestTurnWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -139,14 +166,19 @@ func TestNoQueue(t *testing.T) {
 	})
 }
 
-// queueless counts Acquires.
+// queueless counts Acquires. If it hangs, they are not answered.
 type queueless struct {
 	locker.Locker
 	attempts atomic.Int64
+	hangs    atomic.Bool
 }
 
 func (l *queueless) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	l.attempts.Add(1)
+	if l.hangs.Load() {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
 	return l.Locker.Acquire(ctx, key, token, ttl)
 }
 

@@ -180,9 +180,12 @@ func (h *head) Acquire(ctx context.Context, key, token string, _ time.Duration) 
 		}
 		h.deadline = time.Now().Add(h.ttl)
 		acquired, err := r.locker.try(ctx, key, i, token, h.ttl)
-		if acquired || err != nil {
+		switch {
+		case err != nil: // says nothing about the permits
+			return false, err
+		case acquired:
 			r.tried(false)
-			return acquired, err
+			return true, nil
 		}
 		r.refused(i, version)
 	}
