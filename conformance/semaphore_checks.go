@@ -73,9 +73,11 @@ func (h *semaphoreHolders) enter() {
 func (h *semaphoreHolders) leave() { h.now.Add(-1) }
 
 // judge fails the check if there were too many.
-func (h *semaphoreHolders) judge(p *permits) {
-	if most := h.most.Load(); most > semaphoreN {
-		p.Fail(fmt.Sprintf("no more than %d tokens hold a permit at a time", semaphoreN),
+func (h *semaphoreHolders) judge(p *permits) { h.judgeOf(p, semaphoreN) }
+
+func (h *semaphoreHolders) judgeOf(p *permits, n int64) {
+	if most := h.most.Load(); most > n {
+		p.Fail(fmt.Sprintf("no more than %d tokens hold a permit at a time", n),
 			fmt.Sprintf("%d did: each had its permit from before the last of them got its own until after that", most))
 	}
 }

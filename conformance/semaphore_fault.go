@@ -22,18 +22,24 @@ func semaphoreFaultChecks() ([]harness.Check, []func(p *permits)) {
 	}, {
 		Name: "permits-fault/waiter-dies", Rules: []string{s6Leaves},
 		Causes: "the place of a waiter that has died, which lasts for longer than its ttl.",
+	}, {
+		Name: "permits-fault/storm", Rules: []string{s1Limit, s6Leaves},
+		Causes: "a permit that is granted to a waiter that has gone; a cleanup that frees the permit of another.",
 	}}
 	for i := range list {
 		list[i].Needs |= harness.NeedsNetwork
 	}
 	return list, []func(p *permits){checkPermitsFaultAcquire, checkPermitsFaultWait, checkPermitsFaultRelease,
-		checkPermitsWaiterDies}
+		checkPermitsWaiterDies, checkPermitsFaultStorm}
 }
 
 // faulty returns a client with permits whose link can be broken.
-func (p *permits) faulty() *faulty {
+func (p *permits) faulty() *faulty { return p.faultyWith(semaphoreN) }
+
+// faultyWith is faulty with n permits for each lock.
+func (p *permits) faultyWith(n int) *faulty {
 	f := newFaulty(p.Env)
-	f.Client.Locker = p.over(f.Client.Locker, semaphoreN)
+	f.Client.Locker = p.over(f.Client.Locker, n)
 	f.warm()
 	return f
 }

@@ -228,6 +228,47 @@ var semaphoreMutants = map[string]semaphoreMutant{
 		must: []string{"permits-wait/any-permit"},
 		may:  []string{"permits-wait/*"},
 	},
+	"a waiter believes that it has the first permit": {
+		permits: alter(func(a *altered, n int) {
+			var mu sync.Mutex
+			waited := make(map[string]bool)
+			wait, fence := a.onWait, a.onFence
+			a.onWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				deadline, err := wait(ctx, key, token, ttl)
+				mu.Lock()
+				defer mu.Unlock()
+				waited[token] = err == nil
+				return deadline, err
+			}
+			a.onFence = func(ctx context.Context, key, token string) (uint64, bool, error) {
+				mu.Lock()
+				isFirst := waited[token]
+				mu.Unlock()
+				if isFirst {
+					return a.inner.(locker.Fencer).Fence(ctx, key+"/1", token)
+				}
+				return fence(ctx, key, token)
+			}
+		}),
+		must: []string{"permits-wait/any-permit"},
+	},
+	"a waiter gets a permit beyond its own": {
+		permits: alter(func(a *altered, n int) {
+			wait := a.onWait
+			a.onWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				deadline, err := wait(ctx, key, token, ttl)
+				if err != nil {
+					return deadline, err
+				}
+				beyond, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+				defer cancel()
+				_, _ = a.inner.(locker.Waiter).Wait(beyond, fmt.Sprintf("%s/%d", key, n+2), token, ttl)
+				return deadline, nil
+			}
+		}),
+		must: []string{"permits-wait/resize"},
+		may:  []string{"permits-wait/*"},
+	},
 	"waiters stay": {
 		permits: alter(func(a *altered, _ int) {
 			wait := a.onWait
@@ -324,7 +365,7 @@ var semaphoreMutants = map[string]semaphoreMutant{
 				return deadline, err
 			}
 		}),
-		must: []string{"permits-fault/wait"},
+		must: []string{"permits-fault/wait", "permits-fault/storm"},
 	},
 	"no answer is a no": {
 		network: true,

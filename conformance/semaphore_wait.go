@@ -22,7 +22,8 @@ func semaphoreWaitChecks() ([]harness.Check, []func(p *permits)) {
 		Causes: "a release that wakes all waiters and lets them race.",
 	}, {
 		Name: "permits-wait/any-permit", Rules: []string{s5Any},
-		Causes: "waiters that queue for one of the permits, while another one becomes free.",
+		Causes: "waiters that queue for one of the permits, while another one becomes free; a waiter that does not know " +
+			"which permit it has got.",
 	}, {
 		Name: "permits-wait/all-used", Rules: []string{s1Limit, s5Any},
 		Causes: "a waiter that lets the next one go on only when it has released its own permit; wake-ups that coalesce.",
@@ -118,6 +119,9 @@ func checkPermitsAny(p *permits) {
 		waiter := p.waiters(p.Ctx, 1, p.Standing()/2)[0]
 		released := p.release(held[i])
 		held[i] = p.served(waiter, released.End, "one of the permits was released, and one waits")
+		if _, ok := p.a.Locker.(locker.Fencer); ok && p.Has(harness.NeedsFence) {
+			mint(held[i].Client, p.key, held[i].Token, 0)
+		}
 		p.full("three tokens hold a permit each")
 	}
 	p.release(held...)
@@ -230,11 +234,13 @@ func checkPermitsWaitExpiry(p *permits) {
 	p.release(next...)
 }
 
-// checkPermitsWaitResize lets two waiters wait, one with three permits and one with five.
+// checkPermitsWaitResize lets two waiters wait, one with three permits and one with five. Where
+// permits have numbers, the last become free first.
 func checkPermitsWaitResize(p *permits) {
 	const large = 5
 	wide := p.with(p.Env.A, large)
 	held := p.fill(wide, large, harness.Long, "the name is fresh, and A counts five permits")
+	slices.Reverse(held)
 	narrow := p.waiters(p.Ctx, 1, p.Standing()/2)[0]
 	other := wide.Waits(p.Ctx, p.key, p.Token(), harness.Long)
 	p.Sleep(p.Standing() / 2)
@@ -246,5 +252,10 @@ func checkPermitsWaitResize(p *permits) {
 	released := p.release(held...)
 	const why = "all permits were released"
 	p.release(p.served(narrow, released.End, why), p.served(other, released.End, why))
+	held = nil
+	for range large {
+		held = append(held, wide.TakesFree(p.key, p.Token(), harness.Long, p.began(), time.Now(), why))
+	}
+	p.release(held...)
 	p.free(time.Now(), why)
 }
