@@ -7,9 +7,10 @@
 // request for each operation, or fewer with [WithBatching]. The lock of name k is the key
 // "locker:k"; its value is the holder's token, and its expiry is the lock's. The names of all other
 // keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
-// lock, which outlives the lock by a minute when its waiters are gone; "!fence:locker:" is the
-// counter of fencing numbers, which has no expiry; "!window:locker:" begins the keys of counts for
-// package window. A lock's channel has the name of its key. Each Locker that waits, or that keeps
+// lock, which outlives the lock by a minute when its waiters are gone;
+// "!queue:locker:{locker:s}/permits" is that for the permits of a semaphore s; "!fence:locker:" is
+// the counter of fencing numbers, which has no expiry; "!window:locker:" begins the keys of counts
+// for package window. A lock's channel has the name of its key. Each Locker that waits, or that keeps
 // locks for package cohort or asks for such locks, has a channel named "!wait:locker:" and a random
 // string.
 //
@@ -66,6 +67,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/demand"
+	"github.com/golockers/locker/internal/permits"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
@@ -220,6 +222,15 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 // Listen is for package cohort: o is told when another token wants a lock that a token with the
 // Listener's mark holds. It returns nil on a Ring.
 func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.locks.Listen(o) }
+
+// Permits is for package semaphore: the locks name/1 to name/n share a queue. It returns nil on a
+// Ring or a Cluster, if n is greater than 64, and if l is not the Locker that was asked.
+func (l *Locker) Permits(asked locker.Locker, name string, n int) permits.Permits {
+	if asked != locker.Locker(l) {
+		return nil
+	}
+	return l.locks.Permits(name, n)
+}
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it

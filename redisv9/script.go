@@ -30,7 +30,7 @@ func (l *Locker) setGet(s *redislock.Sending, lock string, ms int64) (holder str
 
 // eval runs a script.
 func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (reply any, err error) {
-	size := 6 + len(e.More)
+	size := 6 + len(e.Keys) + len(e.More)
 	if e.TTL > 0 {
 		size++
 	}
@@ -40,9 +40,15 @@ func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (reply any, err er
 	} else {
 		request = append(request, "evalsha", e.Hash)
 	}
-	if e.Key2 == "" {
+	switch {
+	case e.Keys != nil:
+		request = append(request, 1+len(e.Keys), e.Key1)
+		for _, key := range e.Keys {
+			request = append(request, key)
+		}
+	case e.Key2 == "":
 		request = append(request, 1, e.Key1)
-	} else {
+	default:
 		request = append(request, 2, e.Key1, e.Key2)
 	}
 	request = append(request, s)

@@ -175,7 +175,7 @@ func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		token, entry := fmt.Sprint(cmd.Args()[5]), ""
-		place, _ := redislock.ParsePlace(cmd.(*redis.Cmd).Val())
+		place, _ := redislock.ParsePlace(cmd.(*redis.Cmd).Val(), 0)
 		if place.Ticket != "" {
 			entry = fmt.Sprint(cmd.Args()[7])
 		}

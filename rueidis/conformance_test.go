@@ -4,13 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/rueidis"
+	"github.com/golockers/locker/semaphore"
 	"github.com/redis/go-redis/v9"
 	rueidisclient "github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -94,14 +97,44 @@ func at(tb testing.TB, addr string) *rueidis.Locker {
 	return newLocker(tb, rueidisclient.ClientOption{InitAddress: []string{addr}})
 }
 
+// lockQueues is a Locker of which a semaphore uses the queues of locks only.
+type lockQueues struct{ *rueidis.Locker }
+
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
-	conformance.RunSemaphore(t, conformance.SemaphoreConfig{
-		Addr: testserver.Redis(t).Addr,
-		New: func(tb testing.TB, addr string) locker.Locker {
-			o := rueidisclient.ClientOption{InitAddress: []string{addr}, ConnWriteTimeout: 5 * time.Second}
-			o.Dialer.KeepAlive = 10 * time.Second
-			return newLocker(tb, o)
-		},
+	patient := func(tb testing.TB, addr string) *rueidis.Locker {
+		o := rueidisclient.ClientOption{InitAddress: []string{addr}, ConnWriteTimeout: 5 * time.Second}
+		o.Dialer.KeepAlive = 10 * time.Second
+		return newLocker(tb, o)
+	}
+	for name, open := range map[string]func(tb testing.TB, addr string) locker.Locker{
+		"one queue":       func(tb testing.TB, addr string) locker.Locker { return patient(tb, addr) },
+		"queues of locks": func(tb testing.TB, addr string) locker.Locker { return lockQueues{patient(tb, addr)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conformance.RunSemaphore(t, conformance.SemaphoreConfig{Addr: testserver.Redis(t).Addr, New: open})
+		})
+	}
+	t.Run("one permit", func(t *testing.T) {
+		t.Parallel()
+		conformance.Run(t, conformance.Config{
+			Addr: testserver.Redis(t).Addr,
+			New:  func(tb testing.TB, addr string) locker.Locker { return semaphore.NewLocker(patient(tb, addr), 1) },
+		})
+	})
+	// Each release is by a process of either package, and hands the permit to one of the same or the other.
+	t.Run("with redisv9", func(t *testing.T) {
+		t.Parallel()
+		var opened atomic.Int64
+		conformance.RunSemaphore(t, conformance.SemaphoreConfig{
+			Addr: testserver.Redis(t).Addr,
+			New: func(tb testing.TB, addr string) locker.Locker {
+				if opened.Add(1)%2 == 0 {
+					return patient(tb, addr)
+				}
+				return redisv9.New(newAdmin(tb, addr))
+			},
+		})
 	})
 }

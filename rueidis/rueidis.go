@@ -39,6 +39,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/demand"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/permits"
 	"github.com/golockers/locker/internal/pubsub"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/rueidis"
@@ -118,6 +119,15 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 // Listen is for package cohort: o is told when another token wants a lock that a token with the
 // Listener's mark holds.
 func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.locks.Listen(o) }
+
+// Permits is for package semaphore: the locks name/1 to name/n share a queue. It returns nil on a
+// Cluster, if n is greater than 64, and if l is not the Locker that was asked.
+func (l *Locker) Permits(asked locker.Locker, name string, n int) permits.Permits {
+	if asked != locker.Locker(l) {
+		return nil
+	}
+	return l.locks.Permits(name, n)
+}
 
 // Extend replaces the remaining time of a lock that token holds with ttl, rounded up to a
 // millisecond, in one request. It reports false if token does not hold the lock. Like Release it

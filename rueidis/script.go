@@ -29,7 +29,10 @@ func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (any, error) {
 		name, script = "EVAL", e.Text
 	}
 	keys := []string{e.Key1, e.Key2}
-	if e.Key2 == "" {
+	switch {
+	case e.Keys != nil:
+		keys = append(keys[:1], e.Keys...)
+	case e.Key2 == "":
 		keys = keys[:1]
 	}
 	args := append(make([]string, 0, 4), s.Token)

@@ -23,13 +23,15 @@ var (
 // functions of package locker, for instance with [locker.Resume] for a permit that another process
 // has left behind. A [Semaphore] is one lock of such a Locker.
 //
-// It obeys the rules of Locker, Waiter and Fencer with these differences: an attempt tries each
-// permit, Acquire may take a permit before waiters do, and fencing numbers belong to a permit. Use
-// a token for only one permit. If another Locker has acquired a token, Extend, Release and Fence
-// try each permit.
+// It obeys the rules of Locker, Waiter and Fencer with these differences: fencing numbers belong to
+// a permit, and where the backend keeps no queue for all permits, an attempt tries each of them,
+// and Acquire may take a permit before waiters do. Use a token for only one permit. If another
+// Locker has acquired a token, Fence tries each permit, and without such a queue Extend and Release
+// do so as well.
 //
-// A Locker keeps up to N subscriptions for each key with waiters, and the token of each held
-// permit. If a permit is never released, its token is forgotten some time after its ttl.
+// A Locker keeps the token of each held permit, and without such a queue up to N subscriptions for
+// each key with waiters. If a permit is never released, its token is forgotten some time after its
+// ttl.
 type Locker struct {
 	inner locker.Locker
 	n     int
@@ -78,11 +80,18 @@ func (l *Locker) check() error {
 	return nil
 }
 
-// Acquire implements [locker.Locker]. It tries the permits one after the other. The token decides
-// which one is first, so that different callers begin with different permits.
+// Acquire implements [locker.Locker]. Where the backend keeps no queue for all permits, it tries
+// them one after the other. The token decides which one is first, so that different callers begin
+// with different permits.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(); err != nil {
 		return false, err
+	}
+	if p := l.queued(key); p != nil {
+		permit, err := p.Acquire(ctx, token, ttl)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return l.note(key, token, permit, ttl), err
+		}
 	}
 	if acquired, err := l.reacquire(ctx, key, token, ttl); acquired || err != nil {
 		return acquired, err
@@ -124,6 +133,12 @@ func (l *Locker) reacquire(ctx context.Context, key, token string, ttl time.Dura
 
 // Extend implements [locker.Locker].
 func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if p := l.queued(key); p != nil {
+		permit, err := p.Extend(ctx, token, ttl)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return permit > 0 && l.note(key, token, permit, ttl), err
+		}
+	}
 	return l.with(ctx, key, token, func(i int) (bool, error) {
 		extended, err := l.inner.Extend(ctx, permitKey(key, i), token, ttl)
 		if extended {
@@ -135,6 +150,15 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 
 // Release implements [locker.Locker].
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
+	if p := l.queued(key); p != nil {
+		released, err := p.Release(ctx, token)
+		if released {
+			l.known.forget(key, token)
+		}
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return released, err
+		}
+	}
 	return l.with(ctx, key, token, func(i int) (bool, error) {
 		released, err := l.inner.Release(ctx, permitKey(key, i), token)
 		if released {

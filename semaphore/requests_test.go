@@ -51,33 +51,55 @@ func newRedis(tb testing.TB, addr string) (*redisv9.Locker, *requests) {
 	return l, r
 }
 
-// Operations take as many requests as the documentation states.
+// Operations take as many requests as the documentation states: on one queue for all permits, and
+// on the queue of a lock.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	l, r := newRedis(t, testserver.Redis(t).Addr)
-	s := semaphore.New(l, "imports", 3)
-	count := func(n int64, fn func()) {
-		t.Helper()
-		before := r.n.Load()
-		fn()
-		assert.Equal(t, n, r.n.Load()-before)
-	}
-	var lease *locker.Lease
-	var err error
-	count(3, func() { lease, err = s.Acquire(t.Context(), time.Minute) })
-	require.NoError(t, err)
-	count(1, func() { require.NoError(t, lease.Unlock(t.Context())) })
-	count(1, func() { lease, err = s.TryAcquire(t.Context(), time.Minute) })
-	require.NoError(t, err)
-	count(1, func() { require.NoError(t, lease.Extend(t.Context(), time.Minute)) })
-	for range 2 {
-		_, err = s.Acquire(t.Context(), time.Minute)
+	for _, test := range []struct {
+		name             string
+		l                locker.Locker
+		acquire, refused int64
+	}{
+		{"all permits", l, 1, 1},
+		{"a lock", lockQueues{l}, 3, 3},
+	} {
+		s := semaphore.New(test.l, test.name, 3)
+		count := func(n int64, fn func()) {
+			t.Helper()
+			before := r.n.Load()
+			fn()
+			assert.Equal(t, n, r.n.Load()-before, test.name)
+		}
+		var lease *locker.Lease
+		var err error
+		for range 2 { // the second time, scripts are loaded
+			lease, err = s.Acquire(t.Context(), time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, lease.Extend(t.Context(), time.Minute))
+			_, err = lease.Fence(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		count(test.acquire, func() { lease, err = s.Acquire(t.Context(), time.Minute) })
 		require.NoError(t, err)
+		count(1, func() { require.NoError(t, lease.Unlock(t.Context())) })
+		count(1, func() { lease, err = s.TryAcquire(t.Context(), time.Minute) })
+		require.NoError(t, err)
+		count(1, func() { require.NoError(t, lease.Extend(t.Context(), time.Minute)) })
+		count(1, func() {
+			_, err := lease.Fence(t.Context())
+			require.NoError(t, err)
+		})
+		for range 2 {
+			_, err = s.Acquire(t.Context(), time.Minute)
+			require.NoError(t, err)
+		}
+		count(test.refused, func() {
+			_, err = s.TryAcquire(t.Context(), time.Minute)
+			require.ErrorIs(t, err, locker.ErrHeld)
+		})
 	}
-	count(3, func() {
-		_, err = s.TryAcquire(t.Context(), time.Minute)
-		require.ErrorIs(t, err, locker.ErrHeld)
-	})
 }
 
 // contend lets callers of some processes hold a permit often, and returns how long a turn took.
@@ -119,50 +141,58 @@ func TestContention(t *testing.T) {
 		m := memory.New()
 		contend(t, []locker.Locker{m, m, m}, 8, 20, 3)
 	})
-	t.Run("redisv9", func(t *testing.T) {
-		t.Parallel()
-		addr := testserver.Redis(t).Addr
-		const processes, callers, turns = 3, 8, 10
-		var lockers []locker.Locker
-		var counts []*requests
-		for range processes {
-			l, r := newRedis(t, addr)
-			lockers, counts = append(lockers, l), append(counts, r)
-		}
-		each := contend(t, lockers, callers, turns, 3)
-		total := int64(0)
-		for _, r := range counts {
-			total += r.n.Load()
-		}
-		perTurn := float64(total) / (processes * callers * turns)
-		t.Logf("%.1f requests and %v a turn", perTurn, each)
-		assert.Less(t, perTurn, 12.0)
-	})
+	for name, most := range map[string]float64{"all permits": 2.8, "a lock": 12} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const callers, turns = 8, 10
+			lockers, counts := fleet(t, testserver.Redis(t).Addr, name == "a lock")
+			each := contend(t, lockers, callers, turns, 3)
+			perTurn := float64(total(counts)) / float64(len(lockers)*callers*turns)
+			t.Logf("%.1f requests and %v a turn", perTurn, each)
+			assert.Less(t, perTurn, most)
+		})
+	}
 }
 
-// BenchmarkContended measures what a turn costs when callers of four processes always wait.
+// fleet returns the Lockers of four processes, and their requests.
+func fleet(tb testing.TB, addr string, usesLockQueues bool) (lockers []locker.Locker, counts []*requests) {
+	tb.Helper()
+	for range 4 {
+		l, r := newRedis(tb, addr)
+		counts = append(counts, r)
+		if usesLockQueues {
+			lockers = append(lockers, lockQueues{l})
+		} else {
+			lockers = append(lockers, l)
+		}
+	}
+	return lockers, counts
+}
+
+func total(counts []*requests) (n int64) {
+	for _, r := range counts {
+		n += r.n.Load()
+	}
+	return n
+}
+
+// BenchmarkContended measures what a turn costs when callers of four processes always wait: on one
+// queue for all permits, and on the queue of a lock.
 func BenchmarkContended(b *testing.B) {
 	addr := testserver.Redis(b).Addr
-	for _, n := range []int{1, 3, 10} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			const processes, callers, turns = 4, 8, 10
-			var lockers []locker.Locker
-			var counts []*requests
-			for range processes {
-				l, r := newRedis(b, addr)
-				lockers, counts = append(lockers, l), append(counts, r)
-			}
-			all := 0.0
-			for b.Loop() {
-				contend(b, lockers, callers, turns, n)
-				all += processes * callers * turns
-			}
-			total := int64(0)
-			for _, r := range counts {
-				total += r.n.Load()
-			}
-			b.ReportMetric(float64(total)/all, "requests/turn")
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/all, "µs/turn")
-		})
+	for _, queue := range []string{"all permits", "a lock"} {
+		for _, n := range []int{1, 3, 10} {
+			b.Run(queue+"/"+strconv.Itoa(n), func(b *testing.B) {
+				const callers, turns = 8, 10
+				lockers, counts := fleet(b, addr, queue == "a lock")
+				all := 0.0
+				for b.Loop() {
+					contend(b, lockers, callers, turns, n)
+					all += float64(len(lockers) * callers * turns)
+				}
+				b.ReportMetric(float64(total(counts))/all, "requests/turn")
+				b.ReportMetric(float64(b.Elapsed().Microseconds())/all, "µs/turn")
+			})
+		}
 	}
 }

@@ -22,19 +22,30 @@
 //
 // # Order
 //
-// On a [locker.Waiter], which is a Locker that keeps a queue, callers of Acquire and Do are served
-// first come, first served, across all processes. The queue is that of an additional lock, which
+// Packages redisv9 and rueidis keep one queue for all permits of a semaphore, on a single server
+// and with Sentinel, if N is no more than 64. Callers of Acquire and Do are served first come,
+// first served, across all processes. A release gives the permit to the next waiter. Each operation
+// takes as many requests as that of a lock, whatever N is. TryAcquire and TryDo are refused while
+// others wait. The first waiter looks at the permits once a second, in case one of them was
+// released by a program that does not know the queue.
+//
+// On any other [locker.Waiter], which is a Locker that keeps a queue for each lock, callers of
+// Acquire and Do are served in that order as well. The queue is that of an additional lock, which
 // the first waiter holds until it has a permit. So an Acquire makes two more requests than the
 // acquisition of a lock, and Acquires of the same semaphore take their permits one after the other.
-// If the first waiter dies, the others wait until its lock ends, for up to 5 seconds.
+// If the first waiter dies, the others wait until its lock ends, for up to 5 seconds. The same
+// holds for a Locker that wraps one of redisv9 or rueidis, unless [locker.Observed] returned it. Do
+// not use both for one semaphore: there are never more than N holders, but the callers do not share
+// a queue.
 //
 // On other Lockers, each Semaphore of each process has its own queue, whose first waiter competes
 // with those of other processes.
 //
-// On a [locker.Watcher], a release wakes the first waiter. It also tries all permits about once a
-// second, since a permit that expires wakes no waiter. On other Lockers it tries them as often as
-// [locker.Lock] polls. TryAcquire and TryDo do not queue: they may take a permit before waiters in
-// other processes. They make up to N requests.
+// Where the permits have no queue of their own, a release wakes the first waiter on a
+// [locker.Watcher]. That waiter also tries all permits about once a second, since a permit that
+// expires wakes no waiter. On other Lockers it tries them as often as [locker.Lock] polls.
+// TryAcquire and TryDo do not queue there: they may take a permit before waiters in other
+// processes. They make up to N requests.
 //
 // Give New the backend's Locker rather than one of package cohort. With cohort.WithLinger a permit
 // that is released wakes no waiter until it lingers no more.
@@ -119,8 +130,8 @@ func (s *Semaphore) Acquire(ctx context.Context, ttl time.Duration, opts ...lock
 	return locker.Lock(ctx, s.locker, s.name, ttl, opts...)
 }
 
-// TryAcquire takes a permit if one is free. Otherwise it returns [locker.ErrHeld]. It tries each
-// permit as [locker.TryLock] tries a lock, and has the same options and errors.
+// TryAcquire takes a permit if one is free. Otherwise it returns [locker.ErrHeld]. It tries the
+// permits as [locker.TryLock] tries a lock, and has the same options and errors.
 func (s *Semaphore) TryAcquire(ctx context.Context, ttl time.Duration, opts ...locker.Option) (*locker.Lease, error) {
 	if err := s.check("try acquire"); err != nil {
 		return nil, err

@@ -16,11 +16,18 @@ import (
 // a permit.
 const headTTL = 5 * time.Second
 
-// Wait implements [locker.Waiter]. The caller first waits to become the head of the queue, and then
-// for a permit.
+// Wait implements [locker.Waiter]. Where the backend keeps no queue for all permits, the caller
+// first waits to become the head of the queue, and then for a permit.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	if err := l.check(); err != nil {
 		return time.Time{}, err
+	}
+	if p := l.queued(key); p != nil {
+		permit, deadline, err := p.Wait(ctx, token, ttl)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			l.note(key, token, permit, ttl)
+			return deadline, err
+		}
 	}
 	start := time.Now()
 	if acquired, err := l.reacquire(ctx, key, token, ttl); acquired || err != nil {

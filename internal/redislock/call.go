@@ -100,7 +100,8 @@ func (s *Sending) Undo() {
 }
 
 // didNothing reports whether err is a server's reply to a request that it has not executed, because
-// it does not have the slot, the data or the script, or may not write.
+// it does not have the slot, the data or the script, or may not write, or because the keys are in
+// different slots.
 func (s *Sending) didNothing(err error) bool {
 	if err == nil {
 		return false
@@ -109,7 +110,7 @@ func (s *Sending) didNothing(err error) bool {
 	switch word {
 	case "MOVED", "ASK", "TRYAGAIN", "NOSCRIPT":
 		return true
-	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+	case "CROSSSLOT", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
 		return !s.onlyRedirects
 	}
 	return false

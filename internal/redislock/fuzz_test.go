@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,9 @@ func FuzzEntry(f *testing.F) {
 			Channel: redislock.NewNamespace(prefix, true).NewChannel(), Nonce: "nonce", TTL: ttl,
 			Token: redislock.EncodeToken(token),
 		}
+		ofPermit := e
+		ofPermit.Permits = 3
+		require.True(t, strings.HasSuffix(ofPermit.String(time.Duration(claim)), fmt.Sprintf(" %d/3 %s", ttl, e.Token)))
 		fields := strings.SplitN(e.String(time.Duration(claim)), " ", 5)
 		require.Len(t, fields, 5)
 		require.Equal(t, []string{e.Channel, e.Nonce, e.Token}, []string{fields[0], fields[1], fields[4]})
@@ -91,6 +95,7 @@ func FuzzParseMessage(f *testing.F) {
 		"id 1 grant 1700000000 123456 0123456789abcdef0123456789abcdef01234567", "id 1 claim", "id 1 head 500",
 		"id 1 head -1", "id 1 head -2", "id 1 head 9223372036854775807", "id 1 look", "id 1 drop", "", "  ",
 		"id 1 grant -9223372036854775808 9223372036854775807 x", "id 1 grant 1 1 x y",
+		"id 1 grant 1700000000 123456 0123456789abcdef0123456789abcdef01234567 3", "id 1 grant 1 1 x -1",
 	} {
 		f.Add(payload)
 	}
@@ -104,6 +109,7 @@ func FuzzParseMessage(f *testing.F) {
 		require.LessOrEqual(t, m.Left, redislock.LookAgain)
 		require.Equal(t, m.Kind == redislock.Granted, m.IsForged("a nonce that no payload has a hash of"))
 		require.True(t, m.Kind >= redislock.Granted && m.Kind <= redislock.Dropped)
+		require.True(t, m.Permit == 0 || m.Permit > 0 && m.Kind == redislock.Granted)
 	})
 }
 
@@ -116,7 +122,7 @@ func FuzzParsePlace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, left, rank int64, seconds, micros, ticket string, isNew, unclaimed, listens int64, n uint8) {
 		list := []any{left, rank, seconds, micros, ticket, isNew, unclaimed, listens, nil, seconds}
 		whole := list[:8]
-		if p, err := redislock.ParsePlace(whole); err == nil {
+		if p, err := redislock.ParsePlace(whole, 0); err == nil {
 			require.False(t, p.Acquired)
 			require.GreaterOrEqual(t, p.Left, time.Duration(0))
 			require.LessOrEqual(t, p.Left, redislock.LookAgain)
@@ -126,22 +132,25 @@ func FuzzParsePlace(f *testing.F) {
 		}
 		part := list[:int(n)%len(list)]
 		if len(part) != len(whole) {
-			_, err := redislock.ParsePlace(part)
+			_, err := redislock.ParsePlace(part, 0)
 			require.Error(t, err)
 		}
 		for i := range whole { // a field of another type
 			broken := append([]any(nil), whole...)
 			broken[i] = 1.5
-			_, err := redislock.ParsePlace(broken)
+			_, err := redislock.ParsePlace(broken, 0)
 			require.Error(t, err)
 		}
 		for _, other := range []any{nil, seconds, left, []byte(seconds), true} {
-			p, err := redislock.ParsePlace(other)
+			p, err := redislock.ParsePlace(other, 0)
 			if n, ok := other.(int64); ok && (n == 0 || n == 1) {
 				require.Equal(t, n == 1, p.Acquired)
 				continue
 			}
 			require.Error(t, err)
+		}
+		if p, err := redislock.ParsePlace(left, 3); err == nil {
+			require.True(t, p.Acquired && int64(p.Permit) == left && left >= 1 && left <= 3)
 		}
 		if freed, err := redislock.ParseFreed(left); err == nil {
 			require.False(t, freed.Released && freed.Left)

@@ -94,7 +94,7 @@ func (ws *Waiters) served(w *waiting, last *Sending) {
 
 // release runs the script of that name, and makes sure that the queue moves on.
 func (ws *Waiters) release(keys Keys, s *Sending, more ...string) (Freed, error) {
-	reply, err := ws.run(Release, keys, s, 0, more...)
+	reply, err := ws.run(keys.of(Release, PermitsRelease), keys, s, 0, more...)
 	if err != nil {
 		return Freed{}, err
 	}
@@ -105,7 +105,7 @@ func (ws *Waiters) release(keys Keys, s *Sending, more ...string) (Freed, error)
 	return freed, err
 }
 
-// sweeps are the keys whose queues a Locker serves once more after a release: the script may not
+// sweeps are the queues that a Locker serves once more after a release: the script may not
 // have dropped all dead waiters, or the next waiter may not claim the lock, and no other process
 // may be there to notice.
 type sweeps struct {
@@ -117,20 +117,20 @@ func (ws *Waiters) sweepLater(keys Keys, after time.Duration) {
 	p := &ws.sweeps
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.pending[keys.Lock]; ok || len(p.pending) >= maxSweeps {
+	if _, ok := p.pending[keys.Queue]; ok || len(p.pending) >= maxSweeps {
 		return
 	}
 	if p.pending == nil {
 		p.pending = make(map[string]struct{})
 	}
-	p.pending[keys.Lock] = struct{}{}
+	p.pending[keys.Queue] = struct{}{}
 	time.AfterFunc(after, func() {
 		p.mu.Lock()
-		delete(p.pending, keys.Lock)
+		delete(p.pending, keys.Queue)
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), giveUpFor)
 		defer cancel()
-		reply, err := ws.run(Sweep, keys, &Sending{Ctx: ctx, Token: rand.Text()}, 0)
+		reply, err := ws.run(keys.of(Sweep, PermitsSweep), keys, &Sending{Ctx: ctx, Token: rand.Text()}, 0)
 		if err != nil {
 			return
 		}

@@ -32,7 +32,7 @@ type inbox struct {
 	waiting map[string]*waiting // by the entry's ID
 	ghosts  map[string]*ghost   // by the entry's ID
 	lanes   map[any]*lane       // by server: see looks.go
-	peers   map[string]*peers   // by key: see peers.go
+	peers   map[string]*peers   // by queue: see peers.go
 }
 
 // Source is where a Locker receives messages from.

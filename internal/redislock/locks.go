@@ -20,6 +20,7 @@ type Locks struct {
 	names    *Namespace
 	timeout  time.Duration
 	old      atomic.Bool // the server is older than Redis 7: it does not support SET with NX and GET
+	slots    atomic.Bool // the server has refused a script for permits, since their slots differ
 }
 
 // Requests holds the requests of a Locker, which an adapter makes with its client library. Each
@@ -41,8 +42,9 @@ type Requests struct {
 // Eval is a request to run a script.
 type Eval struct {
 	Script
-	IsNew      bool   // the server needs the text: EVAL instead of EVALSHA
-	Key1, Key2 string // if Key2 is empty, there is only one key
+	IsNew      bool     // the server needs the text: EVAL instead of EVALSHA
+	Key1, Key2 string   // if Key2 is empty, there is only one key
+	Keys       []string // if it is not nil, the keys after Key1, instead of Key2
 
 	// The arguments after the token:
 	TTL  int64 // in milliseconds; 0: none
@@ -197,46 +199,65 @@ func (l *Locks) Fence(ctx context.Context, key, token string) (fence uint64, ok 
 
 // Wait takes a lock if it is free, and otherwise joins the queue.
 func (l *Locks) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
-	keys := l.names.Keys(key)
+	_, deadline, err = l.waitFor(ctx, l.names.Keys(key), token, ttl)
+	return deadline, err
+}
+
+// waitFor is Wait, and returns the number of the permit if the keys are those of permits.
+func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.Duration) (
+	permit int, deadline time.Time, err error) {
 	ms, err := milliseconds(ttl)
 	switch {
 	case ctx.Err() != nil:
-		return time.Time{}, ctx.Err()
+		return 0, time.Time{}, ctx.Err()
 	case err != nil:
-		return time.Time{}, err
+		return 0, time.Time{}, err
 	case l.Err != nil:
-		return time.Time{}, l.Err
+		return 0, time.Time{}, l.Err
 	case keys.Queue == "":
-		return time.Time{}, errNoQueue
+		return 0, time.Time{}, errNoQueue
 	case l.busy():
-		return l.wait(ctx, key, keys, token, ttl, ms, false)
+		return l.wait(ctx, keys, token, ttl, ms, false)
 	}
 	s := NewSending(ctx, token)
-	acquired, err := Call(&l.Caller, s, func() (bool, error) {
-		// The queue's script will find the holder, which may be this token. So the reply need not
-		// name it.
-		sent := time.Now()
-		wasFree, err := l.requests.Set(s, keys.Lock, ms)
-		s.came(err)
-		if err == nil {
-			l.roundTrip.add(time.Since(sent))
+	lock, permits := keys.Lock, keys.permits
+	n, err := Call(&l.Caller, s, func() (n int, err error) {
+		if permits != nil {
+			n, err = l.takePermit(s, permits, ms)
+		} else {
+			n, err = l.takeLock(s, lock, ms)
 		}
-		if err == nil && !wasFree {
+		if err == nil && n <= 0 {
 			err = s.Refused(l.timeout, l.timeout)
 		}
-		return err == nil && wasFree, err
+		return n, err
 	})
 	switch {
-	case acquired:
-		return s.first.Add(ttl), nil
+	case err == nil && n > 0:
+		return n, s.first.Add(ttl), nil
 	case err == nil:
 		waithook.Call(ctx)
-		return l.wait(ctx, key, keys, token, ttl, ms, true)
+		return l.wait(ctx, keys, token, ttl, ms, true)
 	}
 	if !s.isUnsent() { // the request may have taken the lock, or may yet take it
 		l.undo(ctx, s, &ghost{keys: keys, token: s.Token, ttl: ttl, mayTake: true}, false, true)
 	}
-	return time.Time{}, err
+	return 0, time.Time{}, err
+}
+
+// takeLock takes a lock if it is free, and returns 1 or 0. A refused waiter runs the queue's script,
+// which finds the holder, and that may be this token. So the reply need not name it.
+func (l *Locks) takeLock(s *Sending, lock string, ms int64) (n int, err error) {
+	sent := time.Now()
+	wasFree, err := l.requests.Set(s, lock, ms)
+	s.came(err)
+	if err == nil {
+		l.roundTrip.add(time.Since(sent))
+	}
+	if err == nil && wasFree {
+		n = 1
+	}
+	return n, err
 }
 
 // Watch returns a channel that receives a value when a lock is released, and when a release may
@@ -265,6 +286,9 @@ func (l *Locks) Watch(ctx context.Context, key string) (<-chan struct{}, error) 
 // to another node, the lock and the queue may be on different nodes. The script is then run on the
 // lock alone.
 func (l *Locks) run(script Script, keys Keys, s *Sending, ms int64, more ...string) (any, error) {
+	if keys.permits != nil {
+		return l.evalForPermits(script, keys.permits, s, ms, more...)
+	}
 	reply, err := l.eval(script, keys.Lock, keys.Queue, s, ms, more...)
 	if err != nil && keys.Queue != "" && l.requests.IsReply(err, "TRYAGAIN") {
 		reply, err = l.eval(script, keys.Lock, "", s, ms, more...)
@@ -272,10 +296,13 @@ func (l *Locks) run(script Script, keys Keys, s *Sending, ms int64, more ...stri
 	return reply, err
 }
 
-// eval runs a script on one key, or two if key2 is not empty. If the server does not have the
-// script, eval sends its text.
+// eval runs a script on one key, or two if key2 is not empty.
 func (l *Locks) eval(script Script, key1, key2 string, s *Sending, ms int64, more ...string) (any, error) {
-	e := Eval{Script: script, Key1: key1, Key2: key2, TTL: ms, More: more}
+	return l.send(s, Eval{Script: script, Key1: key1, Key2: key2, TTL: ms, More: more})
+}
+
+// send makes a request. If the server does not have the script, it sends the text.
+func (l *Locks) send(s *Sending, e Eval) (any, error) {
 	start := time.Now()
 	reply, err := l.requests.Eval(s, e)
 	if err != nil && l.requests.IsReply(err, "NOSCRIPT") {

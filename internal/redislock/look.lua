@@ -28,6 +28,7 @@ if not queue then
 	return 0
 end
 local ownTTL, expired = ARGV[2], true
+--include queue
 --include serve
 --include refused
 if free then
@@ -40,32 +41,20 @@ if free then
 end
 local entry, former = ARGV[3], ARGV[4]
 
--- isClaim reports whether the lock's time may be the one for which the entry was to claim it, which
--- may be longer than the ttl. If more is left, the token has extended the lock by its key alone, as
--- while the slot migrates, and this is a late copy of the request.
-local function isClaim()
-	local life = 1000
-	for _, e in ipairs({entry, former}) do
-		local _, _, claim = parse(e)
-		life = math.max(life, tonumber(claim or 0))
-	end
-	return redis.call('PTTL', lock) <= life
-end
-
+--include claim
 local holder = redis.call('GET', lock)
 if holder == token then
 	if entry then
 		redis.call('ZREM', queue, entry, former)
 		seen(string.match(entry, '^%S+'))
 	end
-	local served = redis.call('ZRANGEBYSCORE', queue, 0, '(1', 'WITHSCORES')
-	redis.call('ZREMRANGEBYSCORE', queue, 0, '(1')
-	if served[2] == '0.5' and isClaim() then
+	local wasServed, isUnclaimed = unmark()
+	if isUnclaimed and isClaim() then
 		redis.call('PEXPIRE', lock, ARGV[2])
 	else
 		renew()
 	end
-	if served[1] then
+	if wasServed then
 		keepQueue(tonumber(ARGV[2]))
 		tellHead(ARGV[2])
 	end
@@ -81,19 +70,7 @@ end
 if not entry then
 	return holder and string.find(holder, '~@%w+~%w+$') and 2 or 0
 end
-local ticket, isNew = redis.call('ZSCORE', queue, entry), 0
-if not ticket then
-	ticket = former ~= '' and redis.call('ZSCORE', queue, former)
-	if ticket then
-		redis.call('ZREM', queue, former)
-	else
-		local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-		ticket, isNew = string.format('%.0f', math.max(last + 1, clock[1] * 1000000 + clock[2])), 1
-	end
-	redis.call('ZADD', queue, ticket, entry)
-end
-seen(string.match(entry, '^%S+'))
-redis.call('ZREMRANGEBYSCORE', queue, '(' .. unseen - now, '(0')
+--include join
 local left = redis.call('PTTL', lock)
 keepQueue(left)
 local before = redis.call('ZCOUNT', queue, 1, '(' .. ticket)
@@ -101,10 +78,4 @@ if holder and (isNew == 1 or before == 0) then
 	want(holder, '- -')
 end
 local claimed = redis.call('ZCOUNT', queue, 0.5, 0.5)
-local channel, _, claim = parse(entry)
-local listens = 1
-if claim == '0' then
-	local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
-	listens = count.err and 1 or tonumber(count[2])
-end
 return {left, before, clock[1], clock[2], ticket, isNew, claimed, listens}

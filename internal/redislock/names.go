@@ -51,6 +51,22 @@ func escape(s string) string {
 type Keys struct {
 	Lock  string
 	Queue string // of the lock's waiters; empty if it cannot share the lock's slot
+
+	permits *permitKeys // nil, or instead of one lock several that share the queue
+}
+
+// permitKeys are the keys of a script for permits.
+type permitKeys struct {
+	queue string
+	locks []string
+}
+
+// of returns the script for these keys.
+func (k Keys) of(forLock, forPermits Script) Script {
+	if k.permits != nil {
+		return forPermits
+	}
+	return forLock
 }
 
 // Keys returns the keys of the lock named key. They are on the same server: if a key's name has a
@@ -63,13 +79,13 @@ func (n *Namespace) Keys(key string) Keys {
 	queue := n.mark + "queue:" + n.scope + "{" + n.prefix + key + "}"
 	lock := queue[len(queue)-len(n.prefix)-len(key)-1 : len(queue)-1]
 	if strings.IndexByte(lock, '}') < 0 {
-		return Keys{lock, queue}
+		return Keys{Lock: lock, Queue: queue}
 	}
 	tag, ok := hashTag(lock)
 	if !ok && !n.single {
 		return Keys{Lock: lock}
 	}
-	return Keys{lock, n.mark + "queue:" + n.scope + "{" + tag + "}" + lock}
+	return Keys{Lock: lock, Queue: n.mark + "queue:" + n.scope + "{" + tag + "}" + lock}
 }
 
 // hashTag returns the part of a key that decides where the key is kept, if it has one.

@@ -32,13 +32,13 @@ const (
 
 // joinLocked adds w to its peers.
 func (i *inbox) joinLocked(w *waiting) {
-	p := i.peers[w.key]
+	p := i.peers[w.keys.Queue]
 	if p == nil {
 		p = new(peers)
 		if i.peers == nil {
 			i.peers = make(map[string]*peers)
 		}
-		i.peers[w.key] = p
+		i.peers[w.keys.Queue] = p
 	}
 	w.place = p.waiters.PushBack(w)
 }
@@ -46,7 +46,7 @@ func (i *inbox) joinLocked(w *waiting) {
 // partLocked removes w from its peers. The next of them does not know the holder's remaining time.
 // If it is the first in the queue, a message tells it.
 func (i *inbox) partLocked(w *waiting) {
-	p := i.peers[w.key]
+	p := i.peers[w.keys.Queue]
 	wasForemost := p.waiters.Front() == w.place
 	p.waiters.Remove(w.place)
 	switch {
@@ -57,7 +57,7 @@ func (i *inbox) partLocked(w *waiting) {
 		if p.alarm != nil {
 			p.alarm.Stop()
 		}
-		delete(i.peers, w.key)
+		delete(i.peers, w.keys.Queue)
 	case wasForemost && p.due.IsZero():
 		i.lookAtLocked(p, time.Now().Add(peersRest))
 	}
@@ -69,7 +69,7 @@ func (i *inbox) placed(w *waiting, asked time.Time, left time.Duration, rank int
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	w.asked = asked
-	i.peers[w.key].looked = time.Now()
+	i.peers[w.keys.Queue].looked = time.Now()
 	return i.placedLocked(w, left, rank)
 }
 
@@ -82,7 +82,7 @@ func (i *inbox) leads(w *waiting, left time.Duration) {
 
 func (i *inbox) placedLocked(w *waiting, left time.Duration, rank int64) (isForemost bool) {
 	w.isFirst = rank == 0
-	p := i.peers[w.key]
+	p := i.peers[w.keys.Queue]
 	if p.waiters.Front() != w.place {
 		return false
 	}
@@ -126,7 +126,7 @@ func (i *inbox) lookDue(p *peers) {
 func (i *inbox) mistrust(w *waiting, asked time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	p := i.peers[w.key]
+	p := i.peers[w.keys.Queue]
 	if w.asked.Before(p.mistrusted) { // it has not looked since, so this is the same loss
 		return
 	}

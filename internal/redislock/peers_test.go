@@ -34,7 +34,7 @@ func looksDuringLosses(t *testing.T, waiters int, during, often time.Duration) i
 	var looks atomic.Int64
 	var all sync.WaitGroup
 	for n := range waiters {
-		w := &waiting{key: "k", turn: make(chan struct{}, 1), box: &box{inbox: i}}
+		w := &waiting{keys: Keys{Queue: "k"}, turn: make(chan struct{}, 1), box: &box{inbox: i}}
 		i.mu.Lock()
 		i.joinLocked(w)
 		i.mu.Unlock()

@@ -23,6 +23,7 @@ type Entry struct {
 	Channel string // of its process
 	Nonce   string // its own, unguessable; no message contains it
 	TTL     int64  // ms
+	Permits int    // of the semaphore, as its waiter counts them; 0: it waits for a lock
 	Token   string // encoded
 }
 
@@ -32,7 +33,11 @@ func (e Entry) String(claim time.Duration) string {
 	b = append(append(b, e.Channel...), ' ')
 	b = append(append(b, e.Nonce...), ' ')
 	b = append(strconv.AppendInt(b, claim.Milliseconds(), 10), ' ')
-	b = append(strconv.AppendInt(b, e.TTL, 10), ' ')
+	b = strconv.AppendInt(b, e.TTL, 10)
+	if e.Permits > 0 {
+		b = strconv.AppendInt(append(b, '/'), int64(e.Permits), 10)
+	}
+	b = append(b, ' ')
 	return string(append(b, e.Token...))
 }
 
@@ -65,20 +70,26 @@ const (
 
 // Message is a message to a waiter: "<id> <ticket> <kind> <more>". Users of the server that cannot
 // read the queue may be able to receive and send messages. So a message is a hint, except for a
-// grant, which carries a proof: "grant <seconds> <micros> <proof>".
+// grant, which carries a proof: "grant <seconds> <micros> <proof>", and in the end the number of the
+// permit if it is for one of several.
 type Message struct {
 	ID     string // of the entry that it is for
 	Ticket string // of that entry; later entries of the same waiter have others
 	Kind   Kind
 	Time   ServerTime    // of a grant
-	Proof  string        // of a grant: a hash of its ticket, its time, and the entry's nonce
+	Proof  string        // of a grant: a hash of its ticket, its time, its permit, and the entry's nonce
+	Permit int           // of a grant: its number, from 1 on; 0: it is for a lock
 	Left   time.Duration // of a Head
 }
 
 // IsForged reports whether m is a grant whose sender does not know the nonce.
 func (m Message) IsForged(nonce string) bool {
 	t := time.Duration(m.Time)
-	proof := sha1hex(fmt.Sprintf("%s %d %d %s", m.Ticket, t/time.Second, t%time.Second/time.Microsecond, nonce))
+	about := fmt.Sprintf("%s %d %d ", m.Ticket, t/time.Second, t%time.Second/time.Microsecond)
+	if m.Permit > 0 {
+		about += strconv.Itoa(m.Permit) + " "
+	}
+	proof := sha1hex(about + nonce)
 	return m.Kind == Granted && subtle.ConstantTimeCompare([]byte(m.Proof), []byte(proof)) == 0
 }
 
@@ -90,10 +101,13 @@ func ParseMessage(payload string) (m Message, ok bool) {
 	}
 	m.ID, m.Ticket = fields[0], fields[1]
 	switch kind, more := fields[2], fields[3:]; {
-	case kind == "grant" && len(more) == 3:
+	case kind == "grant" && (len(more) == 3 || len(more) == 4):
 		t, err := parseTime(more[0], more[1])
 		m.Kind, m.Time, m.Proof = Granted, t, more[2]
-		return m, err == nil
+		if err == nil && len(more) == 4 {
+			m.Permit, err = strconv.Atoi(more[3])
+		}
+		return m, err == nil && m.Permit >= 0
 	case kind == "claim" && len(more) == 0:
 		m.Kind = Claimed
 	case kind == "head" && len(more) == 1:
@@ -112,7 +126,8 @@ func ParseMessage(payload string) (m Message, ok bool) {
 
 // Place is the answer to a [Look].
 type Place struct {
-	Acquired  bool          // the waiter's token holds the lock; the other fields are zero
+	Acquired  bool          // the waiter's token holds the lock; the fields below are zero
+	Permit    int           // if it is one of several: its number, from 1 on
 	Left      time.Duration // of the holder's time, no more than [LookAgain]
 	Rank      int64         // number of entries before it
 	Time      ServerTime    // of the answer
@@ -122,11 +137,16 @@ type Place struct {
 	Unheard   bool          // its entry has claim 0, but its channel has no subscriber on this server
 }
 
-// ParsePlace reads the reply to a Look with an entry. A 0 comes from a Look without the queue's
-// key.
-func ParsePlace(reply any) (p Place, err error) {
-	if n, ok := reply.(int64); ok && (n == 0 || n == 1) {
+// ParsePlace reads the reply to a Look with an entry, or to a PermitsLook with the entry of a
+// waiter that counts so many permits; otherwise permits is 0. A 0 comes from a Look without the
+// queue's key.
+func ParsePlace(reply any, permits int) (p Place, err error) {
+	n, ok := reply.(int64)
+	switch {
+	case ok && permits == 0 && (n == 0 || n == 1):
 		return Place{Acquired: n == 1}, nil
+	case ok && n > 0 && n <= int64(permits):
+		return Place{Acquired: true, Permit: int(n)}, nil
 	}
 	list, _ := reply.([]any)
 	if len(list) != 8 {

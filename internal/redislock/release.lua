@@ -22,6 +22,7 @@ if not queue or redis.call('EXISTS', queue) == 0 then
 	return refused(holder)
 end
 local ownTTL, expired = nil, not holder
+--include queue
 --include serve
 local left = 0
 if entry then

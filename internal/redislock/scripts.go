@@ -13,8 +13,9 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if it has one, and
-// ARGV[1] the caller's token. TTLs are milliseconds. The files describe the rest.
+// In every script but Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if it has one,
+// and ARGV[1] the caller's token. In those for permits, KEYS[1] is their queue, and the other keys
+// are the permits, which are locks. TTLs are milliseconds. The files describe the rest.
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
 //
@@ -22,7 +23,7 @@ var files embed.FS
 //     [Entry]. The score is the entry's ticket, the microsecond at which it joined or one more
 //     than the last one's: no two are ever the same.
 //   - 0 or 0.5: the nonce of the entry through which the present holder was served. With 0.5 it
-//     still has to claim the lock.
+//     still has to claim the lock. For permit i, i-1 128ths are added.
 //   - Below 0: when a process was last heard from, by the name of its channel, and when it was
 //     last asked whether it is alive, by "?" and that name; in milliseconds, negated.
 //
@@ -40,6 +41,12 @@ var (
 	Window  = load("window") // KEYS[1] is a counter of package window
 	Demand  = load("demand") // asks the lock's owner to give it up
 	Answer  = load("answer") // answers that
+
+	// PermitsLook and the following do the same for one of the permits of a semaphore.
+	PermitsLook    = load("permits_look")
+	PermitsRelease = load("permits_release")
+	PermitsExtend  = load("permits_extend")
+	PermitsSweep   = load("permits_sweep")
 )
 
 // load reads a script and replaces each line "--include <name>" by the text of that file.

@@ -1,58 +1,12 @@
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-
-local batch, most = 256, 1024 -- entries that are read, or told, at once, and that one script drops
-local unseen = 25000          -- a process from which nothing was heard for so long may be gone
-local margin = 60000          -- the queue outlives the lock by this much
-
--- tell sends a message to the process of an entry; it reports whether that was allowed. Others may
--- hear it, so it names the entry by a hash of its nonce.
-local function tell(channel, nonce, ticket, what)
-	local id = string.sub(redis.sha1hex(nonce), 1, 16)
-	local sent = redis.pcall('PUBLISH', channel, id .. ' ' .. ticket .. ' ' .. what)
-	return type(sent) == 'number'
-end
-
--- tellGrant tells an entry that it has the lock, with a proof that requires its nonce.
-local function tellGrant(channel, nonce, ticket)
-	local time = clock[1] .. ' ' .. clock[2]
-	local proof = redis.sha1hex(ticket .. ' ' .. time .. ' ' .. nonce)
-	return tell(channel, nonce, ticket, 'grant ' .. time .. ' ' .. proof)
-end
-
-local function parse(entry)
-	return string.match(entry, '^(%S+) (%S+) (%d+) (%d+) (.*)$')
-end
-
--- tellHead tells the first in the queue that it is the first, and how long another has the lock. It
--- returns whether there is one.
-local function tellHead(left)
-	local head = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-	if head[1] then
-		local channel, nonce = parse(head[1])
-		tell(channel or '', nonce or '', head[2], 'head ' .. left)
-	end
-	return head[1] ~= nil
-end
-
---include want
-
-local function keepQueue(left) -- never less than the lock, so that volatile-ttl evicts the lock first
-	redis.call('PEXPIRE', queue, string.format('%.0f', math.max(left, 0) + margin))
-end
-
-local function seen(channel)
-	redis.call('ZADD', queue, -now, channel)
-end
-
 -- serve gives the lock to the first in the queue whose process is alive, whatever the lock's value
 -- is at the time. It returns 'served', and whether that was a claim; 'empty'; 'kept' if it was not
--- able to; or 'more' if it has dropped as many entries as one script may. Unless it returns
--- 'served', the caller must set or delete the lock.
+-- able to; 'more' if it has dropped as many entries as one script may; or 'waits' if the lock is a
+-- permit beyond those of the first. Unless it returns 'served', the caller must set or delete the
+-- lock.
 --
 -- From the script around it, it uses lock, queue and token; ownTTL, for which an entry of token
 -- itself gets the lock without a message; and expired, which reports whether the last holder let
--- the lock expire.
+-- the lock expire. Before it, the script includes queue or permits_queue.
 local function serve()
 	local processes = {}
 	local function process(channel)
@@ -107,9 +61,9 @@ local function serve()
 		end
 		redis.call('ZREM', queue, entry)
 		if how == 'grant' then
-			redis.call('ZADD', queue, 0, nonce)
+			redis.call('ZADD', queue, mark, nonce)
 		elseif how == 'claim' then
-			redis.call('ZADD', queue, 0.5, nonce, -now, '?' .. channel)
+			redis.call('ZADD', queue, mark + 0.5, nonce, -now, '?' .. channel)
 			process(channel).probed = true
 		end
 		keepQueue(tonumber(life))
@@ -120,11 +74,8 @@ local function serve()
 	end
 
 	-- The last holder no longer has the lock. A claim that was not confirmed has lapsed.
-	local last = redis.call('ZRANGEBYSCORE', queue, 0, '(1', 'WITHSCORES')
-	local lapsed = expired and last[2] == '0.5'
-	if last[1] then
-		redis.call('ZREMRANGEBYSCORE', queue, 0, '(1')
-	end
+	local _, isUnclaimed = unmark()
+	local lapsed = expired and isUnclaimed
 
 	local result, isClaim, upTo
 	local dropped, told = 0, 0
@@ -138,13 +89,17 @@ local function serve()
 		end
 		for i = 1, #entries, 2 do
 			local entry, ticket = entries[i], entries[i + 1]
-			local channel, nonce, claim, ttl, owner = parse(entry)
+			local channel, nonce, claim, ttl, owner, permits = parse(entry)
 			local how, isUnasked
 			if channel then
 				how = ownTTL and owner == token and 'own'
 				if not how then
 					how, isUnasked = reach(channel, claim)
 				end
+			end
+			if how and permits and permit > permits then
+				result = 'waits'
+				break
 			end
 			if how then
 				if upTo then

@@ -8,6 +8,7 @@ if redis.call('EXISTS', lock) == 1 then
 	return redis.call('ZCOUNT', queue, 0.5, 0.5) * 20
 end
 local ownTTL, expired = nil, true
+--include queue
 --include serve
 local result, isClaim = serve()
 if result == 'empty' then

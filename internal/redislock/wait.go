@@ -62,7 +62,6 @@ func (ws *Waiters) Ghosts() int {
 
 // waiting is one Wait that has to queue.
 type waiting struct {
-	key   string
 	keys  Keys
 	ttl   time.Duration
 	entry Entry
@@ -115,10 +114,13 @@ func (w *waiting) told(m Message) {
 
 // wait joins the queue and waits for its turn. ms is ttl in milliseconds, and isHeld means that the
 // lock was seen to be held by another token.
-func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string, ttl time.Duration,
-	ms int64, isHeld bool) (deadline time.Time, err error) {
-	w := &waiting{key: key, keys: keys, ttl: ttl, isHeld: isHeld, isLooking: true}
+func (ws *Waiters) wait(ctx context.Context, keys Keys, token string, ttl time.Duration,
+	ms int64, isHeld bool) (permit int, deadline time.Time, err error) {
+	w := &waiting{keys: keys, ttl: ttl, isHeld: isHeld, isLooking: true}
 	w.entry = Entry{Nonce: rand.Text(), TTL: ms, Token: EncodeToken(token)}
+	if keys.permits != nil {
+		w.entry.Permits = len(keys.permits.locks)
+	}
 	w.id, w.claim = w.entry.ID(), ws.roundTrip.claim()
 	w.number = ws.number.Add(1)
 	w.mail, w.turn = make(chan Message, 1), make(chan struct{}, 1)
@@ -149,10 +151,10 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 				if w.isHeld && ctx.Err() != nil {
 					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
 				}
-				return time.Time{}, err
+				return 0, time.Time{}, err
 			case place.Acquired:
 				ws.served(w, s)
-				return s.first.Add(w.ttl), nil
+				return place.Permit, s.first.Add(w.ttl), nil
 			}
 			if place.IsNew && w.joined { // its place was lost, and those of others may be lost as well
 				ws.inbox.mistrust(w, s.first)
@@ -183,7 +185,7 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 				deadline := w.asked.Add(time.Duration(m.Time-w.server) + w.ttl - margin)
 				if ctx.Err() == nil && (time.Now().Before(deadline) || late > lateMax) {
 					ws.served(w, s)
-					return deadline, nil
+					return m.Permit, deadline, nil
 				}
 				look = true
 			case m.Kind == Dropped:
@@ -199,7 +201,7 @@ func (ws *Waiters) wait(ctx context.Context, key string, keys Keys, token string
 			next.Reset(askAgain)
 		case <-ctx.Done():
 			ws.giveUp(ctx, s, w, false)
-			return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+			return 0, time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 		}
 	}
 }
@@ -217,12 +219,12 @@ func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 	}
 	w.sent = entry
 	return Call(&ws.Caller, s, func() (Place, error) {
-		reply, err := ws.run(Look, w.keys, s, w.entry.TTL, entry, former)
+		reply, err := ws.run(w.keys.of(Look, PermitsLook), w.keys, s, w.entry.TTL, entry, former)
 		s.came(err)
 		if err != nil {
 			return Place{}, err
 		}
-		return ParsePlace(reply)
+		return ParsePlace(reply, w.entry.Permits)
 	})
 }
 
@@ -232,5 +234,6 @@ func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
 // the age of the grant is unknown.
 func (w *waiting) isTrue(m Message) bool {
 	since := time.Duration(m.Time - w.server)
-	return m.Ticket == w.ticket && since >= 0 && since <= time.Since(w.asked)+margin
+	return m.Ticket == w.ticket && (m.Permit > 0) == (w.entry.Permits > 0) && m.Permit <= w.entry.Permits &&
+		since >= 0 && since <= time.Since(w.asked)+margin
 }

@@ -1,0 +1,58 @@
+-- The keys of a script for permits are their queue and the permits, which are locks. The marks of
+-- permit i in the queue have a score of their own, since each permit has another holder.
+local queue, count = KEYS[1], #KEYS - 1
+
+local lock, permit, mark -- of the permit that choose was called with last
+local function choose(i)
+	lock, permit, mark = KEYS[i + 1], i, (i - 1) / 128
+end
+
+-- unmark is that of queue, for the chosen permit.
+local function unmark()
+	local claims = redis.call('ZREMRANGEBYSCORE', queue, mark + 0.5, mark + 0.5)
+	local grants = redis.call('ZREMRANGEBYSCORE', queue, mark, mark)
+	return claims + grants > 0, claims > 0
+end
+
+local function unclaimed() -- how many of the permits wait to be claimed
+	return redis.call('ZCOUNT', queue, 0.5, 0.5 + (count - 1) / 128)
+end
+
+local function dropQueue() -- unless it has entries or marks
+	if redis.call('ZCOUNT', queue, 0, '+inf') == 0 then
+		redis.call('DEL', queue)
+	end
+end
+
+-- own is the number of the permit that the token holds, or nil.
+local values, own = redis.call('MGET', unpack(KEYS, 2))
+for i, value in ipairs(values) do
+	if value == token then
+		own = i
+	end
+end
+
+--include refused
+-- refusedByAll is refused for a token that holds no permit.
+local function refusedByAll()
+	for _, value in ipairs(values) do
+		local result = refused(value)
+		if result ~= 0 then
+			return result
+		end
+	end
+	return 0
+end
+
+-- chooseFree chooses a permit that is free, from number i on, and reports whether there is one.
+local function chooseFree(i)
+	for k = i, count do
+		if not values[k] then
+			choose(k)
+			if not redis.call('GET', lock) then -- an error if it is no string
+				return true
+			end
+		end
+	end
+	return false
+end

@@ -1,0 +1,54 @@
+-- permits_release is release for the permit that the token holds. ARGV: token, entry, the entry in
+-- another form, nonce or ''
+local token, entry = ARGV[1], ARGV[2]
+local nonce = (ARGV[4] or '') ~= '' and ARGV[4]
+--include permits
+if redis.call('EXISTS', queue) == 0 then
+	if own and not nonce then
+		choose(own)
+		redis.call('DEL', lock)
+		redis.pcall('PUBLISH', lock, '') -- a user who may not publish can still release
+		return 1
+	end
+	redis.call('ZREM', queue, '') -- a write, so that a read-only replica, which may lag, refuses
+	return refusedByAll()
+end
+local ownTTL, expired
+--include permits_queue
+--include serve
+local left = 0
+if entry then
+	local head = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)[1]
+	left = redis.call('ZREM', queue, entry, ARGV[3])
+	seen(string.match(entry, '^%S+')) -- its process is alive
+	if head and (head == entry or head == ARGV[3]) then
+		tellHead()
+	end
+end
+local frees = false
+if own then
+	choose(own)
+	local score = nonce and tonumber(redis.call('ZSCORE', queue, nonce) or -1)
+	frees = not nonce or score == mark or score == mark + 0.5
+end
+expired = not frees
+if not frees and not chooseFree(1) then
+	redis.call('ZREM', queue, '') -- as above
+	dropQueue()
+	return left * 2
+end
+
+-- Give the permit to the next in the queue, even if its holder has lost it.
+local result, isClaim = serve()
+if result ~= 'served' then
+	redis.call('DEL', lock)
+end
+if frees then
+	redis.pcall('PUBLISH', lock, '')
+end
+dropQueue()
+local outcome = frees and 1 or left * 2
+if result == 'more' then
+	return outcome + 10
+end
+return outcome + (isClaim and result == 'served' and 20 or 0)
