@@ -3,9 +3,12 @@ package testserver
 import (
 	_ "embed"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,8 +18,7 @@ import (
 var clockSource []byte
 
 // A Clock is the wall clock of the servers that its methods start. A test sets it while they run.
-// Their monotonic clock is the machine's. etcd is not supported, since Go programs read the time
-// without the C library.
+// Their monotonic clock is the machine's.
 type Clock struct {
 	tb    testing.TB
 	env   []string
@@ -77,7 +79,41 @@ func (c *Clock) Postgres(args ...string) *Server {
 	return start(c.tb, c.of(postgresKind), args)
 }
 
+// Etcd is the function [Etcd] for a server with this clock. It works on amd64, if etcd is linked
+// dynamically, as Debian's is; otherwise the test is skipped.
+func (c *Clock) Etcd(args ...string) *Server {
+	c.tb.Helper()
+	if runtime.GOARCH != "amd64" {
+		c.tb.Skipf("the clock of a Go program cannot be set on %s", runtime.GOARCH)
+	}
+	k := c.of(etcdKind)
+	k.env = append(k.env, "LOCKER_CLOCK_GO=1")
+	s := start(c.tb, k, append([]string{"--unsafe-no-fsync"}, args...))
+	before := atomic.LoadInt64(c.ahead)
+	defer c.Set(time.Duration(before))
+	c.Set(24 * time.Hour)
+	now, err := httpTime(s.Addr)
+	if err != nil {
+		c.tb.Fatalf("testserver: %v", err)
+	}
+	if time.Until(now) < 12*time.Hour {
+		missing(c.tb, "an etcd whose clock can be set")
+	}
+	return s
+}
+
 func (c *Clock) of(k kind) kind {
-	k.env = c.env
+	k.env = slices.Clip(c.env)
 	return k
+}
+
+// httpTime returns what time it is by the clock of an HTTP server.
+func httpTime(addr string) (time.Time, error) {
+	client := http.Client{Timeout: answerTime, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + addr + "/version")
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer resp.Body.Close()
+	return http.ParseTime(resp.Header.Get("Date"))
 }

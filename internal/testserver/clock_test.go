@@ -30,3 +30,15 @@ func TestClock(t *testing.T) {
 		require.NoError(t, err) // its clock is the monotonic one
 	}
 }
+
+// The clock of a Go program can be set as well.
+func TestClockOfEtcd(t *testing.T) {
+	clock := NewClock(t)
+	etcd := clock.Etcd()
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour, 0} {
+		clock.Set(ahead)
+		now, err := httpTime(etcd.Addr)
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(ahead), now, time.Minute)
+	}
+}
