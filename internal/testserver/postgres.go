@@ -125,11 +125,13 @@ listen_addr = 127.0.0.1
 listen_port = %d
 unix_socket_dir =
 auth_type = any
+admin_users = %s
 pool_mode = transaction
 default_pool_size = 100
+server_login_retry = 0.2
 max_client_conn = 1000
 pidfile = %s
-`, host, port, PostgresUser, s.port, filepath.Join(s.dir, "pid"))
+`, host, port, PostgresUser, s.port, PostgresUser, filepath.Join(s.dir, "pid"))
 		if err := os.WriteFile(filepath.Join(s.dir, "pgbouncer.ini"), []byte(config), 0o644); err != nil {
 			s.tb.Errorf("testserver: %v", err)
 		}
