@@ -56,3 +56,29 @@ func Overlaps(beliefs []Interval) (all []Overlap) {
 	}
 	return all
 }
+
+// Most returns how many beliefs of one key there were at the same time at most, and one of them that
+// began then. It ignores beliefs that ended before they began.
+func Most(beliefs []Interval) (most int, last Interval) {
+	type edge struct {
+		at    time.Duration
+		by    int // 1 for a beginning, -1 for an end
+		which Interval
+	}
+	var edges []edge
+	for _, i := range beliefs {
+		if i.From < i.Until {
+			edges = append(edges, edge{i.From, 1, i}, edge{i.Until, -1, i})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int {
+		return cmp.Or(cmp.Compare(a.which.Key, b.which.Key), cmp.Compare(a.at, b.at), cmp.Compare(a.by, b.by))
+	})
+	now := 0 // each key begins and ends with 0
+	for _, e := range edges {
+		if now += e.by; now > most {
+			most, last = now, e.which
+		}
+	}
+	return most, last
+}

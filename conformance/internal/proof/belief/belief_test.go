@@ -35,6 +35,32 @@ func TestOverlaps(t *testing.T) {
 	assert.EqualValues(t, 1, Overlap{b(1, 1, 0, 9), b(1, 2, 1, 2)}.For())
 }
 
+func TestMost(t *testing.T) {
+	b := func(key, holder uint32, from, until time.Duration) Interval {
+		return Interval{Key: key, Holder: holder, From: from, Until: until}
+	}
+	for name, c := range map[string]struct {
+		beliefs []Interval
+		most    int
+		last    Interval
+	}{
+		"none":                {},
+		"one after the other": {[]Interval{b(1, 2, 10, 20), b(1, 1, 0, 10)}, 1, b(1, 1, 0, 10)},
+		"other keys":          {[]Interval{b(2, 1, 0, 10), b(1, 2, 0, 10)}, 1, b(1, 2, 0, 10)},
+		"one that is over":    {[]Interval{b(1, 1, 0, 10), b(1, 2, 5, 5), b(1, 3, 6, 4)}, 1, b(1, 1, 0, 10)},
+		"two of three": {
+			[]Interval{b(1, 1, 0, 9), b(1, 2, 1, 3), b(1, 3, 3, 20)}, 2, b(1, 2, 1, 3),
+		},
+		"three": {
+			[]Interval{b(1, 1, 0, 9), b(2, 2, 0, 9), b(1, 1, 1, 4), b(1, 3, 3, 20)}, 3, b(1, 3, 3, 20),
+		},
+	} {
+		most, last := Most(c.beliefs)
+		assert.Equal(t, c.most, most, name)
+		assert.Equal(t, c.last, last, name)
+	}
+}
+
 func TestClock(t *testing.T) {
 	before, at, after := Clock(), At(time.Now()), Clock()
 	assert.LessOrEqual(t, before, at+time.Millisecond) // early by what the base is uncertain

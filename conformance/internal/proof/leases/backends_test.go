@@ -19,6 +19,7 @@ import (
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
+	"github.com/golockers/locker/semaphore"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
@@ -86,10 +87,19 @@ var backends = map[string]backend{
 	},
 }
 
-// wraps are what the Locker of a process is, over a backend's. Another one is a row here.
-var wraps = map[string]func(l locker.Locker) locker.Locker{
-	"":        func(l locker.Locker) locker.Locker { return l },
-	"+cohort": func(l locker.Locker) locker.Locker { return cohort.New(l) },
+// wrap is what the Locker of a process is, over a backend's.
+type wrap struct {
+	make    func(l locker.Locker) locker.Locker
+	holders int  // of a lock at the same time
+	keys    int  // few of them if several may hold one, so that there are waiters
+	local   bool // other processes cannot resume its leases
+}
+
+// wraps has a row for each of them.
+var wraps = map[string]wrap{
+	"":           {func(l locker.Locker) locker.Locker { return l }, 1, keys, false},
+	"+cohort":    {func(l locker.Locker) locker.Locker { return cohort.New(l) }, 1, keys, true},
+	"+semaphore": {func(l locker.Locker) locker.Locker { return semaphore.NewLocker(l, 2) }, 2, 2, false},
 }
 
 func redisServer(tb testing.TB) string { return testserver.Redis(tb).Addr }

@@ -32,6 +32,8 @@ const (
 	failures           // operations that ended with another error than ErrHeld and ErrNotHeld
 	resumed            // leases that another goroutine or process has taken over
 	keptAfter          // locks that were kept for a minimum time
+	severalDone        // calls of DoAll that ran their function
+	withoutLock        // those that had not taken one of the locks
 	mailbox            // the locks that were detached
 	mailboxes   = 16
 	served      = mailbox + mailboxes // by process and worker
@@ -47,6 +49,7 @@ type task struct {
 	Lie                   string // a key of lies, or empty
 	Role                  string // "holder" or "loader"
 	Calm                  bool   // processes are killed, and nothing else happens to them
+	OnlyDoAll             bool   // holders take locks in no other way
 }
 
 func TestMain(m *testing.M) {
@@ -69,8 +72,11 @@ func holder(c *fleet.Child) {
 	var all sync.WaitGroup
 	for i := range workers {
 		w := worker{
-			l: l, ledger: ledger, ttl: backends[t.Backend].ttl, local: t.Wrap != "",
-			id: t.Slot*workers + i,
+			l: l, ledger: ledger, ttl: backends[t.Backend].ttl, id: t.Slot*workers + i,
+			local: wraps[t.Wrap].local, keys: wraps[t.Wrap].keys, onlyDoAll: t.OnlyDoAll, doAll: locker.DoAll,
+		}
+		if t.Lie == doesOne {
+			w.doAll = doOne
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -97,7 +103,7 @@ func (t task) open() (locker.Locker, *belief.Ledger) {
 	if lie := lies[t.Lie]; lie != nil {
 		l = lie(l)
 	}
-	return wraps[t.Wrap](l), ledger
+	return wraps[t.Wrap].make(l), ledger
 }
 
 // worker takes locks, one after the other.
@@ -106,7 +112,12 @@ type worker struct {
 	ledger *belief.Ledger
 	ttl    time.Duration
 	local  bool // other processes cannot resume its leases
+	keys   int  // how many keys there are
 	id     int
+
+	onlyDoAll bool
+	doAll     func(ctx context.Context, l locker.Locker, keys []string, ttl time.Duration,
+		fn func(context.Context) error, opts ...locker.Option) error
 }
 
 // claim is a lease, and what was recorded of it.
@@ -116,14 +127,17 @@ type claim struct {
 }
 
 func (w worker) claims(lease *locker.Lease) claim {
-	key, err := strconv.Atoi(lease.Key()[len(keyName(0))-1:])
+	return claim{lease, w.believes(lease.Key(), belief.At(lease.Deadline()))}
+}
+
+// believes records that the worker has a lock from now on.
+func (w worker) believes(name string, until time.Duration) belief.Belief {
+	key, err := strconv.Atoi(name[len(keyName(0))-1:])
 	if err != nil {
 		panic(err)
 	}
 	w.ledger.Word(served + w.id).Add(1)
-	return claim{lease, w.ledger.Add(belief.Interval{
-		Key: uint32(key), Holder: uint32(w.id), From: belief.Clock(), Until: belief.At(lease.Deadline()),
-	})}
+	return w.ledger.Add(belief.Interval{Key: uint32(key), Holder: uint32(w.id), From: belief.Clock(), Until: until})
 }
 
 // ends records that the belief ends now, unless it has ended already. It is called before what ends
@@ -139,10 +153,14 @@ func (c claim) unlock() error {
 func (w worker) turn() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+	if w.onlyDoAll {
+		w.note(w.doSeveral(ctx))
+		return
+	}
 	if rand.N(2) == 0 {
 		w.note(w.resume(ctx))
 	}
-	key := keyName(rand.N(keys))
+	key := keyName(rand.N(w.keys))
 	switch rand.N(20) {
 	case 0, 1:
 		w.note(w.try(ctx, key))
@@ -152,6 +170,8 @@ func (w worker) turn() {
 		w.note(w.takeForMinimum(ctx, key))
 	case 6:
 		w.note(w.leave(ctx, key))
+	case 7, 8:
+		w.note(w.doSeveral(ctx))
 	default:
 		w.note(w.take(ctx, key))
 	}
@@ -228,11 +248,15 @@ func (w worker) extend(ctx context.Context, c claim) {
 	}
 }
 
+// two returns the names of two locks.
+func (w worker) two() []string {
+	first := rand.N(w.keys)
+	return []string{keyName(first), keyName((first + 1) % w.keys)}
+}
+
 // takeSeveral holds two locks at once.
 func (w worker) takeSeveral(ctx context.Context) error {
-	first := rand.N(keys)
-	names := []string{keyName(first), keyName((first + 1) % keys)}
-	leases, err := locker.LockAll(ctx, w.l, names, w.ttl)
+	leases, err := locker.LockAll(ctx, w.l, w.two(), w.ttl)
 	if err != nil {
 		return err
 	}
@@ -246,6 +270,38 @@ func (w worker) takeSeveral(ctx context.Context) error {
 		errs = append(errs, c.unlock())
 	}
 	return errors.Join(errs...)
+}
+
+// doSeveral runs a function under two locks, which does not know their deadlines.
+func (w worker) doSeveral(ctx context.Context) error {
+	names := w.two()
+	l, recorded := record(w.l)
+	long := rand.N(20) == 0
+	return w.doAll(ctx, l, names, w.ttl, func(ctx context.Context) error {
+		w.ledger.Word(severalDone).Add(1)
+		beliefs := make(map[string]belief.Belief)
+		for _, name := range names {
+			until, ok := recorded.until(name)
+			if !ok {
+				w.ledger.Word(withoutLock).Add(1)
+				return nil
+			}
+			beliefs[name] = w.believes(name, until)
+		}
+		time.Sleep(rand.N(3 * time.Millisecond))
+		for end := time.Now().Add(w.ttl * 3 / 2); long && ctx.Err() == nil && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+			for name, b := range beliefs {
+				until, _ := recorded.until(name)
+				b.Until(until)
+			}
+		}
+		for name, b := range beliefs {
+			until, _ := recorded.until(name)
+			b.Until(min(belief.Clock(), until))
+		}
+		return nil
+	})
 }
 
 // takeForMinimum leaves a lock that no other may have until its minimum time has passed.

@@ -24,6 +24,15 @@ var lies = map[string]func(l locker.Locker) locker.Locker{
 	"forgets when the ttl began": func(l locker.Locker) locker.Locker { return late{l, l.(locker.Waiter)} },
 }
 
+// doesOne is the lie of DoAll.
+const doesOne = "DoAll takes one lock"
+
+// doOne is a DoAll that takes only one of the locks.
+func doOne(ctx context.Context, l locker.Locker, keys []string, ttl time.Duration,
+	fn func(context.Context) error, opts ...locker.Option) error {
+	return locker.Do(ctx, l, keys[0], ttl, fn, opts...)
+}
+
 // liar is a Locker without any queue.
 type liar struct {
 	locker.Locker

@@ -38,41 +38,6 @@ type stubborn struct{ *redisv9.Cache[uint64] }
 
 func (stubborn) Delete(context.Context, string) error { return nil }
 
-// deadlines remembers until when this process has its locks.
-type deadlines struct {
-	*redisv9.Locker
-	of sync.Map // by key: the lock that is held, if any
-}
-
-type hold struct {
-	token    string
-	deadline time.Time
-}
-
-func (d *deadlines) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	began := time.Now()
-	ok, err := d.Locker.Acquire(ctx, key, token, ttl)
-	if ok && err == nil {
-		d.of.Store(key, hold{token, began.Add(ttl)})
-	}
-	return ok, err
-}
-
-func (d *deadlines) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-	deadline, err := d.Locker.Wait(ctx, key, token, ttl)
-	if err == nil {
-		d.of.Store(key, hold{token, deadline})
-	}
-	return deadline, err
-}
-
-func (d *deadlines) Release(ctx context.Context, key, token string) (bool, error) {
-	if h, ok := d.of.Load(key); ok && h.(hold).token == token {
-		d.of.Delete(key)
-	}
-	return d.Locker.Release(ctx, key, token)
-}
-
 // loader is a process that loads values and updates them.
 func loader(c *fleet.Child) {
 	var t task
@@ -88,21 +53,20 @@ func loader(c *fleet.Child) {
 		_, _ = fmt.Sscan(key, &n)
 		return n
 	}
-	held := &deadlines{Locker: l.(*redisv9.Locker)}
+	l, held := record(l)
 	// within records that this process has the lock of key while do runs.
 	within := func(key string, do func()) {
-		h, ok := held.of.Load(key)
+		until, ok := held.until(key)
 		if !ok {
 			ledger.Word(unlocked).Add(1)
 			do()
 			return
 		}
-		until := belief.At(h.(hold).deadline)
 		b := ledger.Add(belief.Interval{Key: uint32(number(key)), Holder: uint32(t.Slot), From: belief.Clock(), Until: until})
 		do()
 		b.Until(min(belief.Clock(), until))
 	}
-	users := singleflight.NewLoader(held, cache, func(_ context.Context, key string) (v uint64, err error) {
+	users := singleflight.NewLoader(l, cache, func(_ context.Context, key string) (v uint64, err error) {
 		ledger.Word(loads).Add(1)
 		within(key, func() {
 			v = ledger.Word(versions + number(key)).Load()
