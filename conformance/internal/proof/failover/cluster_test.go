@@ -3,15 +3,14 @@
 package failover
 
 import (
-	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/proof/rediscluster"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
@@ -54,13 +53,13 @@ func newCluster(t *testing.T, replicated bool) *cluster {
 	for _, node := range c.nodes {
 		p := faultproxy.New(t, node.Addr)
 		_, port := split(t, p.Addr)
-		require.NoError(t, admin(t, node).ConfigSet(t.Context(), "cluster-announce-port", port).Err())
+		require.NoError(t, rediscluster.Admin(t, node).ConfigSet(t.Context(), "cluster-announce-port", port).Err())
 		c.proxies = append(c.proxies, p)
 		c.addrs = append(c.addrs, p.Addr)
 	}
 	for _, node := range append(c.nodes, c.replicas...) {
 		require.Eventually(t, func() bool {
-			slots, err := admin(t, node).ClusterSlots(t.Context()).Result()
+			slots, err := rediscluster.Admin(t, node).ClusterSlots(t.Context()).Result()
 			known := make(map[string]bool)
 			for _, slot := range slots {
 				known[slot.Nodes[0].Addr] = true
@@ -75,21 +74,14 @@ func newCluster(t *testing.T, replicated bool) *cluster {
 	}
 	for i, replica := range c.replicas {
 		// It connects again, now through the proxy.
-		_, _ = admin(t, c.nodes[i]).ClientKillByFilter(t.Context(), "type", "replica").Result()
+		_, _ = rediscluster.Admin(t, c.nodes[i]).ClientKillByFilter(t.Context(), "type", "replica").Result()
 		require.Eventually(t, func() bool {
-			info := admin(t, replica).InfoMap(t.Context(), "replication").Item("Replication", "master_link_status")
+			info := rediscluster.Admin(t, replica).InfoMap(t.Context(), "replication").Item("Replication", "master_link_status")
 			return info == "up" && len(c.proxies[i].Connected()) > 0
 		}, patience, 20*time.Millisecond, "the replica is not connected")
 		c.replication = append(c.replication, c.proxies[i].Connected())
 	}
 	return c
-}
-
-// admin returns a client of one server.
-func admin(t *testing.T, s *testserver.Server) *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: s.Addr, DialTimeout: timeout, ReadTimeout: 5 * timeout})
-	t.Cleanup(func() { _ = client.Close() })
-	return client
 }
 
 func clusterRedisv9(tb testing.TB, addrs []string) locker.Locker {
@@ -118,7 +110,7 @@ func (c *cluster) awaitFailover() {
 	c.t.Helper()
 	_, port := split(c.t, c.replicas[0].Addr)
 	for _, node := range append(c.nodes[1:len(c.nodes):len(c.nodes)], c.replicas...) {
-		client := admin(c.t, node)
+		client := rediscluster.Admin(c.t, node)
 		require.Eventually(c.t, func() bool {
 			slots, err := client.ClusterSlots(c.t.Context()).Result()
 			for _, slot := range slots {
@@ -179,66 +171,23 @@ func cutOffClusterMaster(t *testing.T) *system {
 
 // onFirst returns a function that makes names of locks in a slot of the first node.
 func (c *cluster) onFirst() func(key string) string {
-	tag := c.tag()
+	tag := rediscluster.Tag(c.t, c.nodes[0])
 	return func(key string) string { return key + "{" + tag + "}" }
-}
-
-// tag returns a hash tag of a slot of the first node.
-func (c *cluster) tag() string {
-	for i := 0; ; i++ {
-		tag := strconv.Itoa(i)
-		if slot := admin(c.t, c.nodes[0]).ClusterKeySlot(c.t.Context(), tag).Val(); slot < 16384/3-1 {
-			return tag
-		}
-	}
 }
 
 // migrate moves the slot of all locks from node to node, with everything in it.
 func migrate(open func(tb testing.TB, addrs []string) locker.Locker) start {
 	return func(t *testing.T) *system {
 		c := newCluster(t, false)
-		tag := c.tag()
+		tag := rediscluster.Tag(c.t, c.nodes[0])
 		return &system{
 			open: func(tb testing.TB) locker.Locker { return open(tb, c.addrs) },
 			key:  func(key string) string { return key + "{" + tag + "}" },
 			fail: func(*load) {
 				for i := range 2 * len(c.nodes) {
-					c.move(tag, i%len(c.nodes), (i+1)%len(c.nodes))
+					rediscluster.Move(t, c.nodes, tag, i%len(c.nodes), (i+1)%len(c.nodes))
 				}
 			},
-		}
-	}
-}
-
-// move moves the slot of a tag.
-func (c *cluster) move(tag string, from, to int) {
-	c.t.Helper()
-	ctx, source, target := c.t.Context(), admin(c.t, c.nodes[from]), admin(c.t, c.nodes[to])
-	slot := source.ClusterKeySlot(ctx, tag).Val()
-	setSlot := func(node *redis.Client, state string, other *redis.Client) {
-		id := other.Do(ctx, "cluster", "myid").Val()
-		require.NoError(c.t, node.Do(ctx, "cluster", "setslot", slot, state, id).Err())
-	}
-	setSlot(target, "importing", source)
-	setSlot(source, "migrating", target)
-	host, port := split(c.t, c.nodes[to].Addr)
-	for {
-		names, err := source.ClusterGetKeysInSlot(ctx, int(slot), 20).Result()
-		require.NoError(c.t, err)
-		if len(names) == 0 {
-			break
-		}
-		args := []any{"migrate", host, port, "", 0, 5000, "keys"}
-		for _, name := range names {
-			args = append(args, name)
-		}
-		require.NoError(c.t, source.Do(ctx, args...).Err(), fmt.Sprint(args...))
-	}
-	setSlot(target, "node", target)
-	setSlot(source, "node", target)
-	for i := range c.nodes {
-		if i != from && i != to {
-			setSlot(admin(c.t, c.nodes[i]), "node", target)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance"
 	"github.com/golockers/locker/conformance/internal/proof"
+	"github.com/golockers/locker/conformance/internal/proof/rediscluster"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
@@ -35,7 +36,7 @@ func TestConformanceOfCluster(t *testing.T) {
 	}
 	for name, open := range map[string]func(tb testing.TB, nodes []string, dial dialer) locker.Locker{
 		"redisv9": func(tb testing.TB, nodes []string, dial dialer) locker.Locker {
-			slots, err := admin(t, &testserver.Server{Addr: nodes[0]}).ClusterSlots(tb.Context()).Result()
+			slots, err := rediscluster.Admin(t, &testserver.Server{Addr: nodes[0]}).ClusterSlots(tb.Context()).Result()
 			require.NoError(tb, err)
 			client := redis.NewClusterClient(&redis.ClusterOptions{
 				// Requests of the client's own would be taken for the Locker's.
@@ -69,7 +70,7 @@ func TestConformanceOfCluster(t *testing.T) {
 				Addr: addr,
 				LoseData: func(ctx context.Context) error {
 					for _, node := range nodes {
-						if err := admin(t, &testserver.Server{Addr: node}).FlushAll(ctx).Err(); err != nil {
+						if err := rediscluster.Admin(t, &testserver.Server{Addr: node}).FlushAll(ctx).Err(); err != nil {
 							return err
 						}
 					}

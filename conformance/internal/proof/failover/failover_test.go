@@ -33,6 +33,9 @@ type scenario struct {
 	keeps bool // nothing is lost
 	loses bool // something is lost, or the measure is wrong
 	slow  bool // only with LOCKER_PROVE
+
+	// repeats means that fencing numbers go back with the replica: the adapter counts them.
+	repeats bool
 }
 
 func scenarios() []scenario {
@@ -72,7 +75,9 @@ func TestFailover(t *testing.T) {
 			if s.loses {
 				assert.NotZero(t, sum.forgotten, "locks that were forgotten")
 			}
-			assert.Zero(t, sum.back, "fencing numbers that went back")
+			if !s.repeats {
+				assert.Zero(t, sum.back, "fencing numbers that went back")
+			}
 			sum.record(t, s.name)
 		})
 	}

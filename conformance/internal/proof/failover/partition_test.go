@@ -14,6 +14,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/proof/rediscluster"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -82,7 +83,7 @@ func (c *cluster) interceptBus() *buses {
 	all := append(c.nodes[:len(c.nodes):len(c.nodes)], c.replicas...)
 	for i, node := range all {
 		source := fmt.Sprintf("127.0.0.%d", 10+i)
-		require.NoError(c.t, admin(c.t, node).ConfigSet(c.t.Context(), "bind-source-addr", source).Err())
+		require.NoError(c.t, rediscluster.Admin(c.t, node).ConfigSet(c.t.Context(), "bind-source-addr", source).Err())
 	}
 	ports := make(map[string]bool)
 	for i, node := range all {
@@ -105,11 +106,11 @@ func (c *cluster) interceptBus() *buses {
 		}()
 		_, relay := split(c.t, listener.Addr().String())
 		ports[relay] = true
-		require.NoError(c.t, admin(c.t, node).ConfigSet(c.t.Context(), "cluster-announce-bus-port", relay).Err())
+		require.NoError(c.t, rediscluster.Admin(c.t, node).ConfigSet(c.t.Context(), "cluster-announce-bus-port", relay).Err())
 	}
 	for _, node := range all {
 		require.Eventually(c.t, func() bool {
-			nodes, err := admin(c.t, node).ClusterNodes(c.t.Context()).Result()
+			nodes, err := rediscluster.Admin(c.t, node).ClusterNodes(c.t.Context()).Result()
 			known := 0
 			for line := range strings.Lines(nodes) { // <id> <ip>:<port>@<bus port>[,…] …
 				_, rest, _ := strings.Cut(line, "@")

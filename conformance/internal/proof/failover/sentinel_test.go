@@ -4,16 +4,20 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/proof/rediscluster"
 	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
+	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -28,8 +32,14 @@ var sentinelScenarios = []scenario{
 		name: "redisv9, Sentinel: master killed, replica 0.2 s behind", loses: true,
 		start: killMaster(sentinelRedisv9, true),
 	},
-	{name: "redisv9, Sentinel: master hangs and comes back", start: hangMaster, slow: true},
+	{name: "redisv9, Sentinel: master hangs and comes back", start: hangMaster(sentinelRedisv9), slow: true},
 	{name: "rueidis, Sentinel: master killed", start: killMaster(sentinelRueidis, false), slow: true},
+	{name: "redigo, Sentinel: master killed", start: killMaster(sentinelRedigo, false), slow: true},
+	{
+		name: "redigo, Sentinel: master killed, replica 0.2 s behind", loses: true, slow: true, repeats: true,
+		start: killMaster(sentinelRedigo, true),
+	},
+	{name: "redigo, Sentinel: master hangs and comes back", start: hangMaster(sentinelRedigo), slow: true},
 	{
 		name: "redisv9, Sentinel: master partitioned with half of its clients", loses: true, slow: true,
 		start: partitionMaster(),
@@ -63,7 +73,7 @@ func newMonitored(t *testing.T, args ...string) *monitored {
 // may become the master.
 func (m *monitored) startSentinel(addr string) {
 	m.t.Helper()
-	replica := admin(m.t, m.replica)
+	replica := rediscluster.Admin(m.t, m.replica)
 	// A sentinel asks a replica only every ten seconds.
 	require.Eventually(m.t, func() bool {
 		return replica.InfoMap(m.t.Context(), "replication").Item("Replication", "master_link_status") == "up"
@@ -117,6 +127,48 @@ func sentinelRueidis(tb testing.TB, sentinel string) locker.Locker {
 	return rueidislocker.New(client)
 }
 
+// sentinelRedigo asks the sentinel for the master whenever it dials. redigo has no client for that,
+// so this is what its users write. A connection is used only as long as its server is a master.
+func sentinelRedigo(tb testing.TB, sentinel string) locker.Locker {
+	dial := func(ctx context.Context, addr string) (redigoclient.Conn, error) {
+		return redigoclient.DialContext(ctx, "tcp", addr, redigoclient.DialConnectTimeout(timeout),
+			redigoclient.DialReadTimeout(timeout), redigoclient.DialWriteTimeout(timeout))
+	}
+	isMaster := func(conn redigoclient.Conn) error {
+		role, err := redigoclient.Values(conn.Do("ROLE"))
+		if err == nil && string(role[0].([]byte)) != "master" {
+			err = errors.New("the server is no longer the master")
+		}
+		return err
+	}
+	pool := &redigoclient.Pool{
+		MaxIdle: 16,
+		DialContext: func(ctx context.Context) (redigoclient.Conn, error) {
+			asked, err := dial(ctx, sentinel)
+			if err != nil {
+				return nil, err
+			}
+			defer asked.Close()
+			master, err := redigoclient.Strings(asked.Do("SENTINEL", "get-master-addr-by-name", "m"))
+			if err != nil {
+				return nil, err
+			}
+			conn, err := dial(ctx, net.JoinHostPort(master[0], master[1]))
+			if err != nil {
+				return nil, err
+			}
+			if err := isMaster(conn); err != nil {
+				_ = conn.Close()
+				return nil, err
+			}
+			return conn, nil
+		},
+		TestOnBorrow: func(conn redigoclient.Conn, _ time.Time) error { return isMaster(conn) },
+	}
+	tb.Cleanup(func() { _ = pool.Close() })
+	return redigo.New(pool)
+}
+
 // killMaster kills the master, perhaps after its replica has fallen behind.
 func killMaster(open func(tb testing.TB, sentinel string) locker.Locker, behind bool) start {
 	return func(t *testing.T) *system {
@@ -137,12 +189,14 @@ func killMaster(open func(tb testing.TB, sentinel string) locker.Locker, behind 
 }
 
 // hangMaster stops the master until its replica has taken over.
-func hangMaster(t *testing.T) *system {
-	m := newMonitored(t)
-	return &system{
-		open: func(tb testing.TB) locker.Locker { return sentinelRedisv9(tb, m.sentinel) },
-		fail: func(*load) { m.master.Pause(); m.awaitFailover() },
-		heal: func() { m.master.Continue() },
+func hangMaster(open func(tb testing.TB, sentinel string) locker.Locker) start {
+	return func(t *testing.T) *system {
+		m := newMonitored(t)
+		return &system{
+			open: func(tb testing.TB) locker.Locker { return open(tb, m.sentinel) },
+			fail: func(*load) { m.master.Pause(); m.awaitFailover() },
+			heal: func() { m.master.Continue() },
+		}
 	}
 }
 
