@@ -37,7 +37,7 @@ var suspended = map[string]struct {
 	"rueidis":  {testserver.Redis, load.Rueidis},
 	"redigo":   {testserver.Redis, load.Redigo},
 	"memcache": {testserver.Memcached, load.Memcache},
-	"postgres": {testserver.Postgres, load.Postgres},
+	"postgres": {testserver.Postgres, load.Postgres()},
 	"etcd":     {testserver.Etcd, load.Etcd},
 }
 

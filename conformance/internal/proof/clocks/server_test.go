@@ -35,7 +35,7 @@ var backends = map[string]backend{
 	"memcache": {func(c *testserver.Clock) *testserver.Server { return c.Memcached() },
 		[]load.Open{load.Memcache}, false},
 	"postgres": {func(c *testserver.Clock) *testserver.Server { return c.Postgres() },
-		[]load.Open{load.Postgres}, true},
+		[]load.Open{load.Postgres()}, true},
 }
 
 // keys are few, so there are always waiters.

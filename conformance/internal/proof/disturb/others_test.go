@@ -48,7 +48,7 @@ func (e *env) memcached() *gomemcache.Client {
 
 var onPostgres = backend{
 	start:    testserver.Postgres,
-	adapters: map[string][]load.Open{"postgres": {load.Postgres}},
+	adapters: map[string][]load.Open{"postgres": {load.Postgres()}},
 	disturbances: map[string]disturbance{
 		"pg_terminate_backend": {do: func(e *env) {
 			for range 3 {

@@ -2,7 +2,9 @@ package load
 
 import (
 	"context"
+	"errors"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,11 +39,21 @@ func Redisv9(opts ...redisv9.Option) Open {
 	}
 }
 
+// Redisv9Cluster opens a Locker of go-redis on a Cluster. The addresses of its nodes are separated by
+// commas.
+func Redisv9Cluster(tb testing.TB, addrs string) locker.Locker {
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(addrs, ","), ContextTimeoutEnabled: true,
+		MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, PoolSize: 10})
+	tb.Cleanup(func() { _ = client.Close() })
+	return redisv9.New(client)
+}
+
 // Rueidis opens a Locker of rueidis, whose client connects at once, or tries again on a busy machine.
+// The addresses of a Cluster's nodes are separated by commas.
 func Rueidis(tb testing.TB, addr string) locker.Locker {
 	tb.Helper()
 	connect := func() (rueidis.Client, error) {
-		return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true,
+		return rueidis.NewClient(rueidis.ClientOption{InitAddress: strings.Split(addr, ","), DisableCache: true,
 			Dialer: net.Dialer{Timeout: time.Second}, ConnWriteTimeout: time.Second})
 	}
 	client, err := connect()
@@ -75,8 +87,12 @@ func Memcache(tb testing.TB, addr string) locker.Locker {
 	return memcache.New(client)
 }
 
-// Postgres opens a Locker of pgx, and makes its table.
-func Postgres(tb testing.TB, addr string) locker.Locker {
+// Postgres opens a Locker of pgx, and makes its tables.
+func Postgres(opts ...postgres.Option) Open {
+	return func(tb testing.TB, addr string) locker.Locker { return openPostgres(tb, addr, opts) }
+}
+
+func openPostgres(tb testing.TB, addr string, opts []postgres.Option) locker.Locker {
 	tb.Helper()
 	config, err := pgxpool.ParseConfig("postgres://postgres@" + addr + "/postgres?sslmode=disable&connect_timeout=2")
 	if err != nil {
@@ -90,10 +106,10 @@ func Postgres(tb testing.TB, addr string) locker.Locker {
 	tb.Cleanup(pool.Close)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := postgres.EnsureSchema(ctx, pool); err != nil {
+	if err := errors.Join(postgres.EnsureSchema(ctx, pool), postgres.EnsureWindowSchema(ctx, pool)); err != nil {
 		tb.Fatal(err)
 	}
-	return postgres.New(pool)
+	return postgres.New(pool, opts...)
 }
 
 // Etcd opens a Locker of etcd's client.

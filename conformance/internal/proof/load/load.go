@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -237,6 +238,15 @@ const patience = 2 * time.Minute
 // Stop ends the load and waits for all its callers. If one does not return, the test fails.
 func (l *Load) Stop(tb testing.TB) Report {
 	tb.Helper()
+	report, err := l.End(patience)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return report
+}
+
+// End is Stop with the time that callers may take to return, and returns an error if one does not.
+func (l *Load) End(patience time.Duration) (Report, error) {
 	l.stop()
 	returned := make(chan struct{})
 	go func() {
@@ -246,7 +256,7 @@ func (l *Load) Stop(tb testing.TB) Report {
 	select {
 	case <-returned:
 	case <-time.After(patience):
-		tb.Fatalf("a caller has not returned after %v", patience)
+		return Report{}, fmt.Errorf("a caller has not returned after %v", patience)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +266,7 @@ func (l *Load) Stop(tb testing.TB) Report {
 		Fences: l.fenced.Load(), Backward: l.backward.Load(),
 		Overlaps: slices.Collect(maps.Values(l.found)), LongestWait: time.Duration(l.longest.Load()),
 		Overrun: time.Duration(l.overrun.Load()), Messages: l.errs,
-	}
+	}, nil
 }
 
 // overlaps returns the pairs of beliefs that contradict each other, each belief with the next one.
@@ -279,6 +289,15 @@ func overlaps(all []Belief) (found []Overlap) {
 // Serves checks that every Locker gets every lock, and returns the time until the last lock.
 func Serves(tb testing.TB, lockers []locker.Locker, keys []string, ttl time.Duration) time.Duration {
 	tb.Helper()
+	took, err := Served(lockers, keys, ttl, patience)
+	if err != nil {
+		tb.Error(err)
+	}
+	return took
+}
+
+// Served is Serves with the time that this may take, and returns an error if it takes longer.
+func Served(lockers []locker.Locker, keys []string, ttl, patience time.Duration) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	begin := time.Now()
@@ -295,9 +314,9 @@ func Serves(tb testing.TB, lockers []locker.Locker, keys []string, ttl time.Dura
 		}
 	}
 	for range cap(errs) {
-		if err := <-errs; err != nil {
-			tb.Errorf("not served after the disturbance: %v", err)
+		if e := <-errs; e != nil && err == nil {
+			err = fmt.Errorf("not served after the disturbance: %w", e)
 		}
 	}
-	return time.Since(begin)
+	return time.Since(begin), err
 }

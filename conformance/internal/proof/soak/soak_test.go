@@ -55,7 +55,7 @@ func TestSoak(t *testing.T) {
 		"redisv9+batching":    {server: redis, opens: []load.Open{load.Redisv9(redisv9.WithBatching(1))}},
 		"redigo":              {server: redis, opens: []load.Open{load.Redigo}},
 		"memcache":            {server: servers["memcached"], opens: []load.Open{load.Memcache}},
-		"postgres":            {server: servers["PostgreSQL"], opens: []load.Open{load.Postgres}},
+		"postgres":            {server: servers["PostgreSQL"], opens: []load.Open{load.Postgres()}},
 		"etcd":                {server: servers["etcd"], opens: []load.Open{load.Etcd}},
 	}
 	for name, b := range backends {
