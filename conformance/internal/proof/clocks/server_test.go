@@ -2,7 +2,9 @@ package clocks
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -14,18 +16,22 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// backend is a server whose clock is set. Etcd is none: nothing outside of it can set its clock.
+// backend is a server whose clock is set.
 type backend struct {
 	start func(c *testserver.Clock) *testserver.Server
 	opens []load.Open
-	// byWall means that its locks end by the wall clock, so they end early if it is set forward.
+	// byWall means that its locks end by the wall clock, so they end early if it is set forward, and
+	// late if it is set back.
 	byWall bool
+	// late means that they may also end late if the clock is set back, and otherwise when they should.
+	late bool
 }
 
 func onRedis(opens ...load.Open) backend {
-	return backend{func(c *testserver.Clock) *testserver.Server { return c.Redis() }, opens, true}
+	return backend{func(c *testserver.Clock) *testserver.Server { return c.Redis() }, opens, true, false}
 }
 
 var backends = map[string]backend{
@@ -33,9 +39,12 @@ var backends = map[string]backend{
 	"redisv9+batching":    onRedis(load.Redisv9(redisv9.WithBatching(1))),
 	"redigo":              onRedis(load.Redigo),
 	"memcache": {func(c *testserver.Clock) *testserver.Server { return c.Memcached() },
-		[]load.Open{load.Memcache}, false},
+		[]load.Open{load.Memcache}, false, false},
 	"postgres": {func(c *testserver.Clock) *testserver.Server { return c.Postgres() },
-		[]load.Open{load.Postgres()}, true},
+		[]load.Open{load.Postgres()}, true, false},
+	// The leader of etcd 3.4 looks for leases that have ended by the wall clock, and then decides by
+	// the monotonic clock whether they have: https://github.com/etcd-io/etcd/issues/12291.
+	"etcd": {func(c *testserver.Clock) *testserver.Server { return c.Etcd() }, []load.Open{load.Etcd}, false, true},
 }
 
 // keys are few, so there are always waiters.
@@ -77,6 +86,66 @@ func TestServerClocks(t *testing.T) {
 				proof.Of("fencing numbers", report.Fences),
 				proof.Of("longest wait", report.LongestWait.Round(time.Millisecond)),
 				proof.Of("all served again after", again.Round(time.Millisecond)))
+		})
+	}
+}
+
+// The lock of a holder that has vanished ends when it should, and not when a clock says so that was
+// set meanwhile. If it does end by the clock, it does so at once if that is set forward, and not while
+// it is set back.
+func TestExpiryUnderServerClocks(t *testing.T) {
+	t.Parallel()
+	for name, b := range backends {
+		t.Run(name, func(t *testing.T) {
+			if os.Getenv("LOCKER_PROVE") == "" && !(b.byWall && len(b.opens) > 1) {
+				t.Skip("only in make prove")
+			}
+			t.Parallel()
+			ttl := 2 * time.Second // etcd and memcached know none that are much shorter
+			if b.byWall {
+				ttl = 500 * time.Millisecond
+			}
+			clock := testserver.NewClock(t)
+			lockers := b.open(t, b.start(clock).Addr)
+			after := func(ahead, ttl time.Duration) time.Duration {
+				key := "held when the clock was set by " + ahead.String()
+				began := time.Now()
+				ok, err := lockers[0].Acquire(t.Context(), key, "vanished", ttl)
+				require.NoError(t, err)
+				require.True(t, ok)
+				clock.Set(ahead)
+				defer clock.Set(0)
+				for {
+					if (b.byWall || b.late) && ahead < 0 && time.Since(began) > 3*ttl {
+						clock.Set(ttl) // or it would last for an hour
+					}
+					ok, err := lockers[1].Acquire(t.Context(), key, "next", ttl)
+					require.NoError(t, err)
+					if ok {
+						return time.Since(began)
+					}
+					require.Less(t, time.Since(began), patience, "the lock never ends")
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			unchanged, back := after(0, ttl), after(-time.Hour, ttl)
+			assert.GreaterOrEqual(t, unchanged, ttl)
+			assert.GreaterOrEqual(t, back, ttl)
+			text := func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+			ifForward, ifBack := "at once", text(back)
+			if b.byWall {
+				assert.Less(t, after(time.Hour, 30*time.Minute), 30*time.Minute)
+				assert.Greater(t, back, 3*ttl)
+			} else {
+				forward := after(time.Hour, ttl)
+				assert.GreaterOrEqual(t, forward, ttl)
+				ifForward = text(forward)
+			}
+			if (b.byWall || b.late) && back > 3*ttl {
+				ifBack = "when the clock was right again"
+			}
+			proof.Record(t, "Expiry", name, proof.Of("ttl", ttl), proof.Of("ended after", text(unchanged)),
+				proof.Of("if the clock is set forward", ifForward), proof.Of("if it is set back", ifBack))
 		})
 	}
 }
