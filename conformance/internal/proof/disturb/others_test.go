@@ -1,9 +1,14 @@
 package disturb
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"testing"
 	"time"
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
@@ -16,13 +21,17 @@ import (
 )
 
 var onMemcached = backend{
-	start:    testserver.Memcached,
+	start:    one(testserver.Memcached),
 	adapters: map[string][]load.Open{"memcache": {load.Memcache}},
+	base:     load.Memcache,
+	eternal:  eternalOnMemcached,
 	disturbances: map[string]disturbance{
-		"SIGSTOP of memcached": {do: suspend},
-		"flush_all":            {loses: true, do: func(e *env) { require.NoError(e, e.memcached().FlushAll()) }},
-		"restart":              {loses: true, do: restart},
-		"no connections": {args: []string{"-c", "64", "-t", "1"}, do: func(e *env) {
+		"SIGSTOP of memcached": {finds: []string{slowIsSuccess}, do: suspend},
+		"flush_all": {loses: true, finds: []string{storedOnce}, do: func(e *env) {
+			require.NoError(e, e.memcached().FlushAll())
+		}},
+		"restart": {loses: true, fails: true, finds: []string{storedOnce}, do: restart},
+		"no connections": {args: []string{"-c", "64", "-t", "1"}, finds: []string{connectsEachTime}, do: func(e *env) {
 			for range 100 { // more than it takes
 				conn, err := net.Dial("tcp", e.server.Addr)
 				require.NoError(e, err)
@@ -30,13 +39,53 @@ var onMemcached = backend{
 			}
 			time.Sleep(300 * time.Millisecond)
 		}},
-		"eviction": {args: []string{"-m", "2", "-I", "512k"}, loses: true, do: func(e *env) {
-			client := e.memcached()
-			for i := range 300 {
-				_ = client.Set(&gomemcache.Item{Key: fmt.Sprint("junk", i), Value: []byte(strings.Repeat("x", 40_000))})
-			}
-		}},
+		// Items are evicted for others of about their size.
+		"eviction": {
+			args: []string{"-m", "2", "-o", "no_modern"}, loses: true, finds: []string{storedOnce},
+			do: func(e *env) {
+				conn, err := net.Dial("tcp", e.server.Addr)
+				require.NoError(e, err)
+				defer conn.Close()
+				requests := bufio.NewWriter(conn)
+				for i := range 200_000 {
+					size := i % 200
+					fmt.Fprintf(requests, "set junk%d 0 0 %d noreply\r\n%s\r\n", i, size, strings.Repeat("x", size))
+				}
+				fmt.Fprint(requests, "version\r\n")
+				require.NoError(e, requests.Flush())
+				_, err = conn.Read(make([]byte, 100)) // when it has done all that
+				require.NoError(e, err)
+			},
+		},
 	},
+}
+
+// eternalOnMemcached looks at the items of a server.
+func eternalOnMemcached(_ *testing.T, s *system) func(ctx context.Context) (int, error) {
+	return func(ctx context.Context) (n int, err error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.addr)
+		if err != nil {
+			return 0, err
+		}
+		defer conn.Close()
+		deadline, _ := ctx.Deadline()
+		if err := conn.SetDeadline(deadline); err != nil {
+			return 0, err
+		}
+		if _, err := fmt.Fprint(conn, "lru_crawler metadump all\r\n"); err != nil {
+			return 0, err
+		}
+		lines := bufio.NewScanner(conn)
+		for lines.Scan() {
+			switch line := lines.Text(); {
+			case line == "END":
+				return n, nil
+			case strings.Contains(line, "window") && strings.Contains(line, " exp=-1 "):
+				n++
+			}
+		}
+		return 0, errors.Join(lines.Err(), io.ErrUnexpectedEOF)
+	}
 }
 
 func (e *env) memcached() *gomemcache.Client {
@@ -47,33 +96,39 @@ func (e *env) memcached() *gomemcache.Client {
 }
 
 var onPostgres = backend{
-	start:    testserver.Postgres,
+	start:    one(testserver.Postgres),
 	adapters: map[string][]load.Open{"postgres": {load.Postgres()}},
+	base:     load.Postgres(),
+	slow:     true,
 	disturbances: map[string]disturbance{
-		"pg_terminate_backend": {do: func(e *env) {
+		"pg_terminate_backend": {finds: []string{errorIsSuccess}, do: func(e *env) {
 			for range 3 {
-				e.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'postgres'")
+				e.sql(terminateAll)
 				time.Sleep(20 * time.Millisecond)
 			}
 		}},
-		"pg_cancel_backend": {do: func(e *env) {
+		"pg_cancel_backend": {finds: []string{errorIsSuccess}, do: func(e *env) {
 			for range 20 {
 				e.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'postgres'")
 			}
 		}},
-		"crash and recovery": {do: restart},
-		"TRUNCATE":           {loses: true, do: func(e *env) { e.sql("TRUNCATE locker_locks") }},
-		"LOCK TABLE": {do: func(e *env) {
+		"crash and recovery": {losesCounts: true, fails: true, finds: []string{errorIsSuccess}, do: restart},
+		"TRUNCATE": {loses: true, finds: []string{storedOnce}, do: func(e *env) {
+			e.sql("TRUNCATE locker_locks")
+		}},
+		"LOCK TABLE": {finds: []string{slowIsSuccess}, do: func(e *env) {
 			e.sql("BEGIN; LOCK TABLE locker_locks; SELECT pg_sleep(0.3); COMMIT")
 		}},
-		"VACUUM FULL": {do: func(e *env) { e.sql("VACUUM FULL locker_locks") }},
-		"no new connections": {do: func(e *env) {
+		"VACUUM FULL": {finds: []string{remembersRow}, do: func(e *env) {
+			e.sql("VACUUM FULL locker_locks")
+		}},
+		"no new connections": {fails: true, finds: []string{errorIsSuccess}, do: func(e *env) {
 			e.sql("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
-			e.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'postgres'")
+			e.sql(terminateAll)
 			time.Sleep(300 * time.Millisecond)
 			e.sql("ALTER DATABASE postgres ALLOW_CONNECTIONS true")
 		}},
-		"read only": {do: func(e *env) {
+		"read only": {fails: true, finds: []string{errorIsSuccess}, do: func(e *env) {
 			e.sql("ALTER SYSTEM SET default_transaction_read_only = on")
 			e.sql("SELECT pg_reload_conf()")
 			time.Sleep(300 * time.Millisecond)
@@ -83,16 +138,23 @@ var onPostgres = backend{
 	},
 }
 
+const terminateAll = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity " +
+	"WHERE pid <> pg_backend_pid() AND datname = 'postgres'"
+
 // sql runs statements on a connection of their own, to another database.
 func (e *env) sql(statements ...string) {
 	e.Helper()
-	conn, err := pgx.Connect(e.ctx, "postgres://postgres@"+e.server.Addr+"/template1?sslmode=disable")
+	addr := e.server.Addr
+	if e.behind != nil {
+		addr = e.behind.Addr
+	}
+	conn, err := pgx.Connect(e.ctx, "postgres://postgres@"+addr+"/template1?sslmode=disable")
 	require.NoError(e, err)
 	defer conn.Close(e.ctx)
 	for _, sql := range statements {
 		if strings.Contains(sql, "locker_locks") {
 			conn.Close(e.ctx)
-			conn, err = pgx.Connect(e.ctx, "postgres://postgres@"+e.server.Addr+"/postgres?sslmode=disable")
+			conn, err = pgx.Connect(e.ctx, "postgres://postgres@"+addr+"/postgres?sslmode=disable")
 			require.NoError(e, err)
 			defer conn.Close(e.ctx)
 		}
@@ -102,16 +164,18 @@ func (e *env) sql(statements ...string) {
 }
 
 var onEtcd = backend{
-	start:    testserver.Etcd,
+	start:    one(testserver.Etcd),
 	adapters: map[string][]load.Open{"etcd": {load.Etcd}},
+	base:     load.Etcd,
+	slow:     true,
 	disturbances: map[string]disturbance{
-		"SIGSTOP of etcd": {do: suspend},
-		"restart of etcd": {do: restart},
-		"deletion of all keys": {loses: true, do: func(e *env) {
+		"SIGSTOP of etcd": {finds: []string{slowIsSuccess}, do: suspend},
+		"restart of etcd": {fails: true, finds: []string{errorIsSuccess}, do: restart},
+		"deletion of all keys": {loses: true, finds: []string{storedOnce}, do: func(e *env) {
 			_, err := e.etcd().Delete(e.ctx, "", clientv3.WithPrefix())
 			require.NoError(e, err)
 		}},
-		"revocation of all leases": {loses: true, do: func(e *env) {
+		"revocation of all leases": {loses: true, finds: []string{storedOnce}, do: func(e *env) {
 			client := e.etcd()
 			leases, err := client.Leases(e.ctx)
 			require.NoError(e, err)
@@ -119,7 +183,7 @@ var onEtcd = backend{
 				_, _ = client.Revoke(e.ctx, lease.ID)
 			}
 		}},
-		"compaction": {do: func(e *env) {
+		"compaction": {finds: []string{readsOldRevision}, do: func(e *env) {
 			client := e.etcd()
 			for range 5 {
 				now, err := client.Get(e.ctx, "x")

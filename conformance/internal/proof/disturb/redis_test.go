@@ -1,9 +1,11 @@
 package disturb
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/golockers/locker/conformance/internal/proof/load"
@@ -14,30 +16,42 @@ import (
 )
 
 var onRedis = backend{
-	start: testserver.Redis,
+	start:   one(testserver.Redis),
+	eternal: eternalOnRedis,
+	base:    load.Redisv9(),
 	adapters: map[string][]load.Open{
 		"redisv9 and rueidis": {load.Redisv9(), load.Rueidis},
 		"redisv9+batching":    {load.Redisv9(redisv9.WithBatching(1))},
 		"redigo":              {load.Redigo},
 	},
 	disturbances: withFullMemory(map[string]disturbance{
-		"SCRIPT FLUSH": {do: func(e *env) {
+		"SCRIPT FLUSH": {finds: []string{runsByHash}, do: func(e *env) {
 			for range 20 {
 				e.redis("SCRIPT", "FLUSH")
 				time.Sleep(5 * time.Millisecond)
 			}
 		}},
-		"FLUSHALL":           {loses: true, do: func(e *env) { e.redis("FLUSHALL") }},
-		"DEBUG SLEEP":        {args: []string{"--enable-debug-command", "yes"}, do: func(e *env) { e.redis("DEBUG", "SLEEP", "0.3") }},
-		"CLIENT PAUSE":       {do: func(e *env) { e.redis("CLIENT", "PAUSE", "300") }},
-		"CLIENT PAUSE WRITE": {do: func(e *env) { e.redis("CLIENT", "PAUSE", "300", "WRITE") }},
-		"CLIENT KILL": {do: func(e *env) {
+		"FLUSHALL": {
+			loses: true, finds: []string{storedOnce, countsFences},
+			do: func(e *env) { e.redis("FLUSHALL") },
+		},
+		"DEBUG SLEEP": {
+			args: []string{"--enable-debug-command", "yes"}, finds: []string{slowIsSuccess, losesSlow},
+			do: func(e *env) { e.redis("DEBUG", "SLEEP", "0.3") },
+		},
+		"CLIENT PAUSE": {
+			finds: []string{slowIsSuccess}, do: func(e *env) { e.pause() },
+		},
+		"CLIENT PAUSE WRITE": {
+			finds: []string{slowIsSuccess}, do: func(e *env) { e.pause("WRITE") },
+		},
+		"CLIENT KILL": {finds: []string{errorIsSuccess, hearsOnce}, do: func(e *env) {
 			for _, kind := range []string{"normal", "pubsub", "normal"} {
 				e.redis("CLIENT", "KILL", "TYPE", kind)
 				time.Sleep(20 * time.Millisecond)
 			}
 		}},
-		"maxclients": {do: func(e *env) {
+		"maxclients": {fails: true, finds: []string{errorIsSuccess}, do: func(e *env) {
 			admin := e.admin()
 			e.do(admin, "CONFIG", "SET", "maxclients", "4")
 			e.do(admin, "CLIENT", "KILL", "TYPE", "normal")
@@ -45,20 +59,20 @@ var onRedis = backend{
 			time.Sleep(300 * time.Millisecond)
 			e.do(admin, "CONFIG", "SET", "maxclients", "10000")
 		}},
-		"SIGSTOP of Redis":     {do: suspend},
-		"restart without data": {loses: true, do: restart},
+		"SIGSTOP of Redis":     {finds: []string{slowIsSuccess, losesSlow}, do: suspend},
+		"restart without data": {loses: true, fails: true, finds: []string{storedOnce, countsFences}, do: restart},
 		"restart with data": {
-			args: []string{"--appendonly", "yes", "--appendfsync", "always"},
-			do:   restart,
+			args: []string{"--appendonly", "yes", "--appendfsync", "always"}, fails: true, finds: []string{errorIsSuccess},
+			do: restart,
 		},
-		"PSUBSCRIBE *": {do: func(e *env) {
+		"PSUBSCRIBE *": {finds: []string{countsReceivers}, do: func(e *env) {
 			sub := e.client().PSubscribe(e.ctx, "*")
 			_, err := sub.Receive(e.ctx) // from then on it does not read
 			require.NoError(e, err)
 			time.Sleep(200 * time.Millisecond)
 			require.NoError(e, sub.Close())
 		}},
-		"ACL changes": {do: func(e *env) {
+		"ACL changes": {fails: true, finds: []string{errorIsSuccess}, do: func(e *env) {
 			admin := e.admin()
 			for _, rules := range []string{"-subscribe", "resetchannels", "-evalsha -eval", "-set -psetex -multi", "-@all"} {
 				e.do(admin, append([]any{"ACL", "SETUSER", "default"}, words(rules)...)...)
@@ -77,7 +91,11 @@ func withFullMemory(all map[string]disturbance) map[string]disturbance {
 	for _, policy := range []string{
 		none, "allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl",
 	} {
-		all["OOM "+policy] = disturbance{loses: policy != none, do: func(e *env) {
+		finds := []string{storedOnce}
+		if policy == none {
+			finds = []string{errorIsSuccess}
+		}
+		all["OOM "+policy] = disturbance{loses: policy != none, fails: policy == none, finds: finds, do: func(e *env) {
 			admin := e.admin()
 			e.do(admin, "CONFIG", "SET", "maxmemory-policy", policy)
 			e.do(admin, "CONFIG", "SET", "maxmemory", e.used(admin)+100_000)
@@ -93,6 +111,25 @@ func withFullMemory(all map[string]disturbance) map[string]disturbance {
 		}}
 	}
 	return all
+}
+
+// eternalOnRedis looks at the keys of a server.
+func eternalOnRedis(t *testing.T, s *system) func(ctx context.Context) (int, error) {
+	client := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 1, MaxRetries: -1, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	return func(ctx context.Context) (n int, err error) {
+		keys, err := client.Keys(ctx, "*window:*").Result()
+		for _, key := range keys {
+			left, err := client.PTTL(ctx, key).Result()
+			if err != nil {
+				return 0, err
+			}
+			if left == -1 {
+				n++
+			}
+		}
+		return n, err
+	}
 }
 
 func (e *env) client() *redis.Client {
@@ -111,6 +148,12 @@ func (e *env) admin() *redis.Conn {
 }
 
 func (e *env) redis(command ...any) { e.do(e.client().Conn(), command...) }
+
+// pause makes the server answer late, and returns when it answers again.
+func (e *env) pause(what ...any) {
+	e.redis(append([]any{"CLIENT", "PAUSE", "300"}, what...)...)
+	time.Sleep(350 * time.Millisecond)
+}
 
 func (e *env) do(conn *redis.Conn, command ...any) {
 	e.Helper()
