@@ -197,7 +197,8 @@ func TestNamesInGuarantees(t *testing.T) {
 		for _, match := range names.FindAllStringSubmatch(line, -1) {
 			found++
 			const proof = "../../conformance/internal/proof/"
-			name, dirs, what := match[1], []string{"../../" + section, ".", proof + "leases", proof + "failover"}, "func %s("
+			name, what := match[1], "func %s("
+			dirs := []string{"../../" + section, ".", proof + "leases", proof + "failover", proof + "clocks", proof + "disturb"}
 			switch section {
 			case "locker":
 				dirs = append(dirs, "../..")

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -20,6 +21,9 @@ type Row struct {
 	Counts  []Count // the columns, in order; the same ones in all rows of a section
 
 	Duration string // that was asked for: LOCKER_PROVE
+
+	Processors int     // of the machine
+	Load       float64 // its load average in the last minute, this test's included; 0: not known
 }
 
 // A Count is a figure with its name.
@@ -44,7 +48,7 @@ func Record(t testing.TB, section, name string, counts ...Count) {
 	if path == "" || t.Failed() {
 		return
 	}
-	data, err := json.Marshal(Row{section, name, counts, os.Getenv("LOCKER_PROVE")})
+	data, err := json.Marshal(Row{section, name, counts, os.Getenv("LOCKER_PROVE"), runtime.NumCPU(), load()})
 	if err != nil {
 		t.Fatal("proof:", err)
 	}
@@ -58,4 +62,14 @@ func Record(t testing.TB, section, name string, counts ...Count) {
 	if _, err := file.Write(append(data, '\n')); err != nil {
 		t.Fatal("proof:", err)
 	}
+}
+
+// load returns the machine's load average, or 0 if that is not known on this system.
+func load() (average float64) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	_, _ = fmt.Sscan(string(text), &average)
+	return average
 }

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -79,6 +80,7 @@ func fill(page string, sections map[string][]proof.Row) (string, error) {
 	var wrong []string
 	used := make(map[string]bool)
 	page = strings.ReplaceAll(page, "<!-- durations -->", durations(sections))
+	page = strings.ReplaceAll(page, "<!-- machine -->", machine(sections))
 	text := table.ReplaceAllStringFunc(page, func(place string) string {
 		name := table.FindStringSubmatch(place)[1]
 		used[name] = true
@@ -112,6 +114,24 @@ func durations(sections map[string][]proof.Row) string {
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")
+}
+
+// machine describes the machine on which the rows were made.
+func machine(sections map[string][]proof.Row) string {
+	var processors int
+	least, most := math.Inf(1), 0.0
+	for _, rows := range sections {
+		for _, row := range rows {
+			processors = max(processors, row.Processors)
+			if row.Load > 0 {
+				least, most = min(least, row.Load), max(most, row.Load)
+			}
+		}
+	}
+	if most == 0 {
+		return "not known"
+	}
+	return fmt.Sprintf("%d processors, and a load average of %.0f to %.0f", processors, least, most)
 }
 
 // markdown returns the table of a section, with a column for each name of a count.

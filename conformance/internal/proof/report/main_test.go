@@ -14,16 +14,18 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 func TestReport(t *testing.T) {
 	sections, err := read([]byte(`{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"1"}]}
 {"Section":"Histories","Name":"memory","Counts":[{"Name":"illegal","Value":"0"},{"Name":"unknown","Value":"7"}]}
-{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"0"}],"Duration":"1m"}
+{"Section":"Histories","Name":"redisv9","Counts":[{"Name":"illegal","Value":"0"}],"Duration":"1m","Processors":4,"Load":7.5}
+{"Section":"Histories","Name":"redigo","Counts":[{"Name":"illegal","Value":"0"}],"Duration":"1m","Processors":4,"Load":1.2}
 `))
 	require.NoError(t, err)
-	text, err := fill("# Page <!-- durations -->\n\n<!-- table: Histories -->\n\nEnd.\n", sections)
+	text, err := fill("# Page <!-- durations -->, <!-- machine -->\n\n<!-- table: Histories -->\n\nEnd.\n", sections)
 	require.NoError(t, err)
-	assert.Equal(t, `# Page , 1m
+	assert.Equal(t, `# Page , 1m, 4 processors, and a load average of 1 to 8
 
 | | illegal | unknown |
 |---|--:|--:|
 | memory | 0 | 7 |
+| redigo | 0 |  |
 | redisv9 | 0 |  |
 
 End.
