@@ -46,7 +46,13 @@ func (l *Locks) List(ctx context.Context, prefix string,
 			AtOnce:    minLooks,
 			IsForeign: l.isAboutValue,
 		}
-		locks.List(prefix, servers, yield)
+		locks.List(prefix, servers, func(info locker.Info, err error) bool {
+			if ctxErr := ctx.Err(); ctxErr != nil && err == nil { // it was inspected before ctx ended
+				yield(locker.Info{}, ctxErr)
+				return false
+			}
+			return yield(info, err)
+		})
 	}
 }
 
