@@ -181,6 +181,15 @@ func (ws *Waiters) leaveLater(g *ghost) {
 	}
 }
 
+// answersSince records that the server has answered a ghost since then.
+func (p *leavers) answersSince(g *ghost, then time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.answered.IsZero() {
+		g.answered = then
+	}
+}
+
 func (ws *Waiters) leave() {
 	p := &ws.leavers
 	p.mu.Lock()

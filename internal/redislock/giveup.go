@@ -34,8 +34,8 @@ func (ws *Waiters) giveUp(ctx context.Context, last *Sending, w *waiting, hasFai
 // undo undoes in the background what the requests of a ghost's waiter have done, or may yet do. It
 // outlives ctx. One request is enough if all of them have been answered: last, and the earlier
 // ones unless they are unsure. Otherwise one of them may still arrive, and take the lock or put the
-// entry in the queue again. If the server does not answer for so long, or has just begun to answer,
-// the leavers go on.
+// entry in the queue again. Then the leavers go on until the server has answered for giveUpFor. They
+// also do if it does not answer.
 func (ws *Waiters) undo(ctx context.Context, last *Sending, g *ghost, unsure, mayTake bool) {
 	mayRepeat := ws.givingUp.Add(1) <= maxUnsure
 	go func() {
@@ -58,7 +58,7 @@ func (ws *Waiters) undo(ctx context.Context, last *Sending, g *ghost, unsure, ma
 			// CallInOrder has waited for the last request, so it may be read now.
 			switch {
 			case err != nil:
-			case !g.hasEntry() && freed.Released:
+			case !g.hasEntry() && freed.Released && last.Sends() <= 1: // nothing else may arrive
 				return
 			case g.hasEntry() && last.isOver() && !unsure:
 				g.isOver.Store(true)
@@ -68,11 +68,14 @@ func (ws *Waiters) undo(ctx context.Context, last *Sending, g *ghost, unsure, ma
 			if mayRepeat && sleep(ctx, rest) {
 				continue
 			}
-			switch {
-			case err != nil, mayTake && time.Since(answered) < giveUpFor-giveUpMost:
-				ws.leaveLater(g)
-			case g.hasEntry():
+			if err == nil && g.hasEntry() {
 				ws.inbox.hasLeft(g, freed)
+			}
+			if err == nil && mayTake { // a request may still arrive: the last release was too early
+				ws.leavers.answersSince(g, answered)
+			}
+			if err != nil || mayTake {
+				ws.leaveLater(g)
 			}
 			return
 		}
