@@ -88,6 +88,8 @@ type ghost struct {
 	since    time.Time // when its waiter left
 	ttl      time.Duration
 	answered time.Time // when the server first answered since it goes on trying
+	rests    bool      // it tries again, or is forgotten, after a pause
+	leaves   bool      // it is in the queue of those that are about to leave
 }
 
 // ghosts are those of a Locker, by name, or by nonce if they have one. They are about entries in the
@@ -137,7 +139,8 @@ func (g *ghosts) removeLocked(name string) {
 }
 
 // goOn makes a ghost try again to leave: until the server has answered for a while, or has not for
-// so long that it is unlikely to know the request.
+// so long that it is unlikely to know the request. One that was answered is forgotten when no request
+// can arrive any more.
 func (g *ghosts) goOn(who *ghost, isAnswered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,17 +152,28 @@ func (g *ghosts) goOnLocked(who *ghost, isAnswered bool) {
 	if isAnswered && who.answered.IsZero() {
 		who.answered = time.Now()
 	}
+	isOver := isAnswered && (who.since.IsZero() || time.Since(who.answered) > leaveFor)
 	switch {
-	case who.nonce != "" || who.since.IsZero() || g.m[name] != who:
+	case who.nonce != "" || g.m[name] != who || who.rests:
 		return
-	case isAnswered && time.Since(who.answered) > leaveFor, !isAnswered && time.Since(who.since) > max(who.ttl, lateFor):
+	case who.since.IsZero() && !isOver, !isAnswered && time.Since(who.since) > max(who.ttl, lateFor):
 		who.since = time.Time{}
 		return
 	}
-	time.AfterFunc(leaveAgain, func() {
+	rest := leaveAgain
+	if isOver { // a late request may still put the token in the queue, of which a message tells
+		who.since, rest = time.Time{}, lateFor
+	}
+	who.rests = true
+	time.AfterFunc(rest, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.m[name] == who {
+		who.rests = false
+		switch {
+		case g.m[name] != who:
+		case isOver:
+			g.removeLocked(name)
+		default:
 			g.leaveLocked(name)
 		}
 	})
@@ -201,6 +215,11 @@ func (g *ghosts) leaveAll() {
 }
 
 func (g *ghosts) leaveLocked(name string) {
+	who := g.m[name]
+	if who.leaves {
+		return
+	}
+	who.leaves = true
 	g.leaving = append(g.leaving, name)
 	if g.workers < maxLeave {
 		g.workers++
@@ -219,6 +238,7 @@ func (g *ghosts) work() {
 		if !ok {
 			continue
 		}
+		who.leaves = false // another message may come from here on
 		// It is still a ghost here, so later calls of its owner wait for this.
 		over := make(chan bool, 1)
 		g.l.calls.Go(who.token, func() { over <- g.leave(who) })
