@@ -1,11 +1,13 @@
 package postgres
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A ghost whose waiter left a request without an answer is forgotten when that can no longer arrive.
@@ -39,4 +41,33 @@ func TestGhostTriesOnceAtATime(t *testing.T) {
 		defer g.mu.Unlock()
 		assert.Len(t, g.leaving, 1)
 	})
+}
+
+// The ghost of a late request does not release what its owner has extended since, or acquired again:
+// from then on the token holds the lock by its owner's request.
+func TestGhostOfAServedWaiterLeavesExtendedLocksAlone(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	l, other := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	for name, change := range map[string]func(ctx context.Context, key, token string, ttl time.Duration) (bool, error){
+		"extend": l.Extend, "acquire": l.Acquire,
+	} {
+		for _, queued := range []bool{false, true} {
+			acquire(t, l, name, "t", time.Hour)
+			ctx, cancel := context.WithCancel(t.Context())
+			if queued {
+				waits(ctx, t, other, name, "other", time.Hour)
+			}
+			_, err := l.pool.Exec(ctx, "UPDATE locker_locks SET granted = 'late' WHERE key = $1", []byte(name))
+			require.NoError(t, err)
+			ok, err := change(ctx, name, "t", time.Hour)
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.NoError(t, l.leaveServed(ctx, name, "t", "late"))
+			info, err := l.Inspect(ctx, name)
+			require.NoError(t, err)
+			assert.Equal(t, "t", info.Token, "%s, queued %t", name, queued)
+			cancel()
+		}
+	}
 }

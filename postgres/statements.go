@@ -32,14 +32,15 @@ SELECT $1::bytea, $2::bytea, clock_timestamp() + $3::interval
 WHERE NOT EXISTS (
 	SELECT FROM {table} AS h
 	WHERE h.key = $1 AND h.token NOT IN ('', $2) AND h.expires > clock_timestamp())
-ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3
+ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3, granted = NULL
 WHERE CASE WHEN l.token <> '' AND l.expires > clock_timestamp() THEN l.token = $2
 	ELSE l.queue_token IS NULL OR {is overdue}
 		OR NOT EXISTS (SELECT FROM {queue} WHERE q.token <> $2 AND {is alive}) END
 RETURNING {commit}`
 
+	// From here on the token holds the lock by its own request, not by a grant.
 	extendSQL = `
-UPDATE {table} AS l SET expires = clock_timestamp() + $3::interval
+UPDATE {table} AS l SET expires = clock_timestamp() + $3::interval, granted = NULL
 WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp()
 RETURNING {commit}, {tell head}`
 
@@ -49,12 +50,12 @@ RETURNING {commit}, {tell head}`
 	acquireAloneSQL = `
 INSERT INTO {table} AS l (key, token, expires)
 VALUES ($1::bytea, $2::bytea, clock_timestamp() + $3::interval)
-ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3
+ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3, granted = NULL
 WHERE CASE WHEN l.token <> '' AND l.expires > clock_timestamp() THEN l.token = $2 ELSE l.queue_token IS NULL END
 RETURNING {commit}`
 
 	extendAloneSQL = `
-UPDATE {table} AS l SET expires = clock_timestamp() + $3::interval
+UPDATE {table} AS l SET expires = clock_timestamp() + $3::interval, granted = NULL
 WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp() AND l.queue_token IS NULL
 RETURNING {commit}`
 
