@@ -96,7 +96,7 @@ func WithOwner(label string) Option { return func(o *options) { o.owner = label 
 // The token is the owner: two acquisitions with the same token do not exclude each other, so do not
 // use the name of a host or of a worker. Anyone who knows the token can extend or release the lock.
 // After an acquisition that ended with an error, use a new token: the old one is released in the
-// background for some seconds.
+// background for some seconds, and for longer while the backend does not answer.
 func WithToken(token string) Option {
 	return func(o *options) { o.token, o.hasToken = token, true }
 }
