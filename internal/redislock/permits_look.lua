@@ -64,7 +64,6 @@ local head = redis.call('ZRANGEBYSCORE', queue, 1, '+inf', 'LIMIT', 0, 1)[1]
 local _, _, _, _, _, permits = parse(head)
 local least, greatest = remaining(math.min(permits or 0, count))
 keepQueue(greatest)
-if before == 0 or behind then
-	least = math.min(least, poll)
-end
+-- The first may die, and leave a permit that it has not seen, or that is beyond its own.
+least = math.min(least, (before == 0 or behind) and poll or 4 * poll)
 return {least == math.huge and -1 or least, before, clock[1], clock[2], ticket, isNew, unclaimed(), listens}

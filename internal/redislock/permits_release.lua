@@ -25,11 +25,13 @@ if entry then
 		tellHead()
 	end
 end
-local frees = false
-if own then
+if nonce then -- the permit of its mark: late copies of a request may have got the token another one
+	local score = tonumber(redis.call('ZSCORE', queue, nonce) or 1)
+	own = score < 1 and score % 0.5 * 128 + 1
+end
+local frees = own and values[own] == token
+if frees then
 	choose(own)
-	local score = nonce and tonumber(redis.call('ZSCORE', queue, nonce) or -1)
-	frees = not nonce or score == mark or score == mark + 0.5
 end
 expired = not frees
 if not frees and not chooseFree(1) then

@@ -122,8 +122,8 @@ func TestPermitGrant(t *testing.T) {
 		p.takes(-i-1, token, 1) // no other one, and no other time
 	}
 	require.EqualValues(t, 0, p.run(redislock.PermitsLook, "d", 60_000))
-	p.joins("first", 0)
-	p.joins("second", 0)
+	assert.Equal(t, time.Second, p.joins("first", 0).Left, "a permit may be released as a lock")
+	assert.Equal(t, 4*time.Second, p.joins("second", 0).Left, "the first may die before it looks")
 	require.True(t, p.release("b").Released)
 	m := p.hears("first", redislock.Granted)
 	assert.Equal(t, 2, m.Permit)
@@ -170,6 +170,34 @@ func TestPermitMarks(t *testing.T) {
 		p.hold("w1", "w2", "")
 		require.True(t, p.release("w1").Released)
 		require.True(t, p.release("w2").Released)
+		assert.Empty(t, p.Keys(t.Context(), "*").Val(), "nothing is left")
+	}
+}
+
+// Late copies of a waiter's requests may put both forms of its entry in the queue, and both may be
+// served. Its ghost releases the permit that was served last, and the token keeps the other one.
+func TestPermitsOfOneNonce(t *testing.T) {
+	for _, second := range []string{"a", "b"} {
+		p := startPermits(t, 2)
+		p.takes(1, "a", 60_000)
+		p.takes(2, "b", 60_000)
+		p.joins("w", 0)
+		p.joins("w", 10*time.Second)
+		if second == "a" {
+			p.release("b")
+		} else {
+			p.release("a")
+		}
+		p.release(second)
+		p.hold("w", "w")
+		require.True(t, p.leaves("w").Released, second)
+		require.False(t, p.leaves("w").Released, second)
+		if second == "a" {
+			p.hold("", "w")
+		} else {
+			p.hold("w", "")
+		}
+		require.True(t, p.release("w").Released)
 		assert.Empty(t, p.Keys(t.Context(), "*").Val(), "nothing is left")
 	}
 }
