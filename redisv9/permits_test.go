@@ -19,7 +19,7 @@ import (
 
 // These tests are about the permits of package semaphore, which share a queue.
 
-const permitsQueue = "!queue:locker:{locker:s}/permits"
+const permitsQueue = "!queue:locker:@permits{locker:s}"
 
 func awaited(admin redis.UniversalClient) int64 {
 	return admin.ZCount(context.Background(), permitsQueue, "1", "+inf").Val()
@@ -229,6 +229,19 @@ func isClosed(tb testing.TB, c <-chan struct{}, why string) {
 	case <-time.After(30 * time.Second):
 		tb.Fatalf("not within 30 seconds: %s", why)
 	}
+}
+
+// No names give a lock and a semaphore the same queue.
+func TestPermitsHaveTheirOwnQueue(t *testing.T) {
+	t.Parallel()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	l := redisv9.New(admin)
+	s := semaphore.NewLocker(l, 1)
+	for key, test := range map[string]locker.Waiter{"{locker:x}}/permits": l, "x}locker:{locker:x}": s} {
+		acquires(t, test, key, "holder", time.Minute)
+		go func() { _, _ = test.Wait(t.Context(), key, "waiter", time.Minute) }()
+	}
+	eventually(t, "both wait", func() bool { return len(admin.Keys(t.Context(), "!queue:*").Val()) == 2 })
 }
 
 // The user that the documentation describes may use permits.

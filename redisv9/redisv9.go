@@ -8,7 +8,7 @@
 // "locker:k"; its value is the holder's token, and its expiry is the lock's. The names of all other
 // keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
 // lock, which outlives the lock by a minute when its waiters are gone;
-// "!queue:locker:{locker:s}/permits" is that for the permits of a semaphore s; "!fence:locker:" is
+// "!queue:locker:@permits{locker:s}" is that for the permits of a semaphore s; "!fence:locker:" is
 // the counter of fencing numbers, which has no expiry; "!window:locker:" begins the keys of counts
 // for package window. A lock's channel has the name of its key. Each Locker that waits, or that keeps
 // locks for package cohort or asks for such locks, has a channel named "!wait:locker:" and a random

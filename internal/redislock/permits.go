@@ -27,9 +27,9 @@ func (l *Locks) Permits(name string, n int) permits.Permits {
 	return &permitsOf{l, l.names.permits(name, n)}
 }
 
-// permits returns the keys of permits. The queue is not that of any lock.
+// permits returns the keys of permits. The queue is not that of any lock, since a scope has no @.
 func (n *Namespace) permits(name string, count int) Keys {
-	queue := n.mark + "queue:" + n.scope + "{" + n.prefix + name + "}/permits"
+	queue := n.mark + "queue:" + n.scope + "@permits{" + n.prefix + name + "}"
 	p := &permitKeys{queue: queue, locks: make([]string, count)}
 	var b strings.Builder
 	b.Grow(count * (len(n.prefix) + len(name) + len("/64")))

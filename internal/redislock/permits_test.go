@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const permitsQueue = "!queue:locker:{locker:s}/permits"
+const permitsQueue = "!queue:locker:@permits{locker:s}"
 
 // permits runs the scripts for permits, on the first n permits.
 type permits struct {
@@ -370,7 +370,7 @@ func TestPermitIsNoLock(t *testing.T) {
 // The queue's name is that of no lock's, and the longest names have room in it.
 func TestPermitsQueueName(t *testing.T) {
 	names := redislock.NewNamespace("", true)
-	for _, key := range []string{"s", "s/1", "s/permits", "s}/permits", "{s}/permits", "{locker:s}/permits", "}/permits"} {
+	for _, key := range []string{"s", "s/1", "s/permits", "s}", "{s}", "{locker:s}", "{locker:s}@permits", "@permits"} {
 		keys := names.Keys(key)
 		assert.NotEqual(t, permitsQueue, keys.Queue)
 		assert.NotEqual(t, permitsQueue, keys.Lock)
