@@ -27,7 +27,8 @@
 // first served, across all processes. A release gives the permit to the next waiter. Each operation
 // takes as many requests as that of a lock, whatever N is. TryAcquire and TryDo are refused while
 // others wait. The first waiter looks at the permits once a second, in case one of them was
-// released by a program that does not know the queue.
+// released by a program that does not know the queue. The first waiter of each other process does
+// so every four to five seconds, in case that one has died.
 //
 // On any other [locker.Waiter], which is a Locker that keeps a queue for each lock, callers of
 // Acquire and Do are served in that order as well. The queue is that of an additional lock, which
