@@ -45,16 +45,16 @@ func (c SemaphoreConfig) harness() harness.Config {
 
 // The rules of a semaphore, from the documentation of package semaphore.
 const (
-	s1Limit = "S1 Up to N tokens hold a permit at a time: never more, and N can."
-	s2Owner = "S2 A permit belongs to its token. Only that token extends or releases it, and an Acquire by it on the same " +
-		"Locker is an Extend."
-	s3Apart  = "S3 Each permit ends with its own ttl or its release, whatever becomes of the others."
+	s1Limit = "S1 At most N tokens hold a permit at the same time, and N tokens can."
+	s2Owner = "S2 A permit belongs to its token. Only that token extends or releases it. If that token calls " +
+		"Acquire again on the same Locker, the call is an Extend."
+	s3Apart  = "S3 Each permit ends when its own ttl has passed or it is released, whatever happens to the others."
 	s4Order  = "S4 Waiters get permits in the order in which they called Wait."
-	s5Any    = "S5 Whichever permit becomes free serves the next waiter."
-	s6Leaves = "S6 A waiter that has left leaves nothing behind. One that has died delays the others by no more than " +
+	s5Any    = "S5 The next waiter gets whichever permit becomes free first."
+	s6Leaves = "S6 A waiter that gives up leaves nothing behind. One that dies delays the others by no more than " +
 		"its ttl, or 5 seconds if that is longer."
-	s7Resize = "S7 Where a name is used with different N, there are never more holders than the largest of them."
-	s8Fence  = "S8 The fencing numbers of one permit grow."
+	s7Resize = "S7 If processes use a name with different N, there are never more holders than the largest N."
+	s8Fence  = "S8 Each permit's fencing numbers grow."
 )
 
 // semaphoreN is the number of permits in most checks.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// holders remembers which permit a token may hold. This saves requests, since a token that is not
+// holders remembers which permit each token may hold. This saves requests: a token that is not
 // remembered may hold any permit. The zero value is ready to use.
 type holders struct {
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type held struct {
 const (
 	none = -1 // the token holds no permit
 
-	// margin is how long after the ttl a token is remembered. A cleanup may release it until then.
+	// margin is how long a token is remembered after its ttl. A cleanup may release it until then.
 	margin = 10 * time.Second
 
 	minSweep = 64

@@ -23,15 +23,14 @@ var (
 // functions of package locker, for instance with [locker.Resume] for a permit that another process
 // has left behind. A [Semaphore] is one lock of such a Locker.
 //
-// It obeys the rules of Locker, Waiter and Fencer with these differences: fencing numbers belong to
-// a permit, and where the backend keeps no queue for all permits, an attempt tries each of them,
-// and Acquire may take a permit before waiters do. Use a token for only one permit. If another
-// Locker has acquired a token, Fence tries each permit, and without such a queue Extend and Release
-// do so as well.
+// It obeys the rules of Locker, Waiter and Fencer, except that fencing numbers belong to a permit.
+// Where the backend does not keep one queue for all permits, an Acquire tries one permit after the
+// other, and may take one before waiters do. Use a token for only one permit.
 //
-// A Locker keeps the token of each held permit, and without such a queue up to N subscriptions for
-// each key with waiters. If a permit is never released, its token is forgotten some time after its
-// ttl.
+// A Locker remembers the token of each held permit. If a permit is never released, its token is
+// forgotten some time after its ttl. For a token that another Locker has used to take a permit,
+// Fence asks for each permit in turn. Without one queue for all permits, so do Extend and Release.
+// Then a Locker also has up to N subscriptions for each key with waiters.
 type Locker struct {
 	inner locker.Locker
 	n     int
@@ -41,9 +40,10 @@ type Locker struct {
 	known holders
 }
 
-// NewLocker returns a Locker whose locks may have up to n holders each, which are locks of l. See
-// the package's documentation for their names. To observe the permits, observe the Locker that it
-// returns: an observer of l gets no events. If l is nil or n is less than 1, every operation fails.
+// NewLocker returns a Locker whose locks may have up to n holders each. Their permits are locks of
+// l, whose names the package's documentation describes. To observe the permits, observe the Locker
+// that NewLocker returns: an observer of l gets no events. If l is nil or n is less than 1, every
+// operation fails.
 func NewLocker(l locker.Locker, n int) *Locker {
 	if o, ok := l.(observed); ok && o.Behind() != nil {
 		l = o.Behind()
@@ -54,12 +54,12 @@ func NewLocker(l locker.Locker, n int) *Locker {
 // permitKey returns the key of the lock that is permit i, counted from 0.
 func permitKey(key string, i int) string { return base(key) + "/" + strconv.Itoa(i+1) }
 
-// queueKey returns the key of the lock that the first waiter holds.
+// queueKey returns the key of the additional lock, which the first waiter holds.
 func queueKey(key string) string { return base(key) + "/queue" }
 
-// base returns what the keys of a semaphore's locks begin with. That is its name, unless a key that
-// begins with it could be longer than 1,024 bytes. Then it is longer than any name that is used as it
-// is: otherwise a caller could choose a name that has the locks of another.
+// base returns what the keys of a semaphore's locks begin with. That is the semaphore's name,
+// unless a key that begins with it could be longer than 1,024 bytes. In that case base returns more
+// than 1,000 bytes. Names that are used unchanged are shorter, so no other name has the same locks.
 func base(key string) string {
 	const longest, kept = 1000, 940
 	if len(key) <= longest {
@@ -80,9 +80,9 @@ func (l *Locker) check() error {
 	return nil
 }
 
-// Acquire implements [locker.Locker]. Where the backend keeps no queue for all permits, it tries
-// them one after the other. The token decides which one is first, so that different callers begin
-// with different permits.
+// Acquire implements [locker.Locker]. Where the backend does not keep one queue for all permits, it
+// tries them one after the other. The token decides which permit is first, so that different
+// callers begin with different permits.
 func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	if err := l.check(); err != nil {
 		return false, err
@@ -116,7 +116,7 @@ func (l *Locker) nth(token string, k int) int {
 	return int((maphash.String(seed, token)%uint64(l.n) + uint64(k)) % uint64(l.n))
 }
 
-// try makes one attempt at permit i. After an error the token may hold it, and holds no other.
+// try makes one attempt to take permit i. After an error the token may hold permit i, but no other.
 func (l *Locker) try(ctx context.Context, key string, i int, token string, ttl time.Duration) (bool, error) {
 	l.known.set(key, token, i, ttl)
 	return l.inner.Acquire(ctx, permitKey(key, i), token, ttl)
@@ -182,8 +182,9 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 	return fence, ok, err
 }
 
-// with calls use for the permit that token holds. If that is not known, it calls use for each until
-// one reports true, or ctx ends. Otherwise an error of any of them leaves the outcome unknown.
+// with calls use for the permit that token holds. If that permit is not known, it calls use for
+// each permit until a call reports true. If none does, any error leaves the outcome unknown, so
+// with returns the first one. After an error it stops when ctx has ended.
 func (l *Locker) with(ctx context.Context, key, token string, use func(i int) (bool, error)) (ok bool, err error) {
 	if err := l.check(); err != nil {
 		return false, err

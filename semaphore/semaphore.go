@@ -1,76 +1,81 @@
-// Package semaphore lets up to N holders share a name on any [locker.Locker], for instance to run
-// at most three imports at a time in the whole fleet.
+// Package semaphore lets up to N holders share a name on any [locker.Locker]. For instance, a fleet
+// can limit itself to three imports at a time:
 //
 //	imports := semaphore.New(l, "imports", 3)
 //	err := imports.Do(ctx, 30*time.Second, runImport)
 //
-// A semaphore has N permits. Each permit is a lock of the Locker, so it expires when its holder
-// dies. Its lease is a [locker.Lease]: it has a deadline, can be kept alive, and reports its loss.
+// A semaphore has N permits. Each permit is a lock of the Locker, so it expires if its holder dies.
+// A caller that acquires a permit gets a [locker.Lease], which has a deadline, can be kept alive,
+// and reports its loss. These rules hold:
 //
-//   - S1 Up to N tokens hold a permit at a time: never more, and N can.
-//   - S2 A permit belongs to its token. Only that token extends or releases it, and an Acquire by it
-//     on the same Locker is an Extend.
-//   - S3 Each permit ends with its own ttl or its release, whatever becomes of the others.
+//   - S1 At most N tokens hold a permit at the same time, and N tokens can.
+//   - S2 A permit belongs to its token. Only that token extends or releases it. If that token calls
+//     Acquire again on the same Locker, the call is an Extend.
+//   - S3 Each permit ends when its own ttl has passed or it is released, whatever happens to the
+//     others.
 //   - S4 Waiters get permits in the order in which they called Wait.
-//   - S5 Whichever permit becomes free serves the next waiter.
-//   - S6 A waiter that has left leaves nothing behind. One that has died delays the others by no more
+//   - S5 The next waiter gets whichever permit becomes free first.
+//   - S6 A waiter that gives up leaves nothing behind. One that dies delays the others by no more
 //     than its ttl, or 5 seconds if that is longer.
-//   - S7 Where a name is used with different N, there are never more holders than the largest of them.
-//   - S8 The fencing numbers of one permit grow.
+//   - S7 If processes use a name with different N, there are never more holders than the largest N.
+//   - S8 Each permit's fencing numbers grow.
 //
 // RunSemaphore of package conformance checks these rules. The sections below explain S4, S7 and S8.
 //
 // # Order
 //
-// Packages redisv9 and rueidis keep one queue for all permits of a semaphore, on a single server
-// and with Sentinel, if N is no more than 64. Callers of Acquire and Do are served first come,
-// first served, across all processes. A release gives the permit to the next waiter. Each operation
-// takes as many requests as that of a lock, whatever N is. TryAcquire and TryDo are refused while
-// others wait. The first waiter looks at the permits once a second, in case one of them was
-// released by a program that does not know the queue. The first waiter of each other process does
-// so every four to five seconds, in case that one has died.
+// S4 depends on the Locker that New was given. There are three cases.
 //
-// On any other [locker.Waiter], which is a Locker that keeps a queue for each lock, callers of
-// Acquire and Do are served in that order as well. The queue is that of an additional lock, which
-// the first waiter holds until it has a permit. So an Acquire makes two more requests than the
-// acquisition of a lock, and Acquires of the same semaphore take their permits one after the other.
-// If the first waiter dies, the others wait until its lock ends, for up to 5 seconds. The same
-// holds for a Locker that wraps one of redisv9 or rueidis, unless [locker.Observed] returned it. Do
-// not use both for one semaphore: there are never more than N holders, but the callers do not share
-// a queue.
+// Packages redisv9 and rueidis keep one queue for all permits of a semaphore, if the client uses a
+// single server or Sentinel and N is no more than 64. Callers of Acquire and Do are served first
+// come, first served, across all processes. A release hands the permit to the next waiter.
+// TryAcquire and TryDo are refused while others wait. Whatever N is, each operation takes as many
+// requests as the same operation on a lock. Once a second the first waiter also looks at the
+// permits, since a program that does not know the queue may have released one of them. In every
+// other process, the waiter that came first looks every four to five seconds, since the first
+// waiter may have died.
 //
-// On other Lockers, each Semaphore of each process has its own queue, whose first waiter competes
-// with those of other processes.
+// Any other [locker.Waiter] keeps a queue for each lock. On such a Locker, callers of Acquire and
+// Do are also served first come, first served, across all processes. They use the queue of an
+// additional lock, which the first waiter holds until it has a permit. So an Acquire makes two more
+// requests than the acquisition of a lock, and Acquires of the same semaphore take their permits
+// one after the other. If the first waiter dies, the others wait until its lock expires, for up to
+// 5 seconds. A Locker that wraps one of redisv9 or rueidis works in this way too, unless
+// [locker.Observed] returned it. Do not use a semaphore both through such a wrapper and without it:
+// there are never more than N holders, but the callers do not share a queue.
 //
-// Where the permits have no queue of their own, a release wakes the first waiter on a
-// [locker.Watcher]. That waiter also tries all permits about once a second, since a permit that
-// expires wakes no waiter. On other Lockers it tries them as often as [locker.Lock] polls.
-// TryAcquire and TryDo do not queue there: they may take a permit before waiters in other
-// processes. They make up to N requests.
+// On all other Lockers, each Semaphore of each process has its own queue, and the first waiter of
+// each queue competes with those of the others.
 //
-// Give New the backend's Locker rather than one of package cohort. With cohort.WithLinger a permit
-// that is released wakes no waiter until it lingers no more.
+// In the second and third case, TryAcquire and TryDo do not queue: they may take a permit before
+// waiters of other processes do. They make up to N requests. On a [locker.Watcher] a release wakes
+// the first waiter. That waiter also tries all permits about once a second, since the expiry of a
+// permit wakes no waiter. On a Locker that is no Watcher, it tries them as often as [locker.Lock]
+// polls.
+//
+// Pass the backend's Locker to New rather than one of package cohort. With cohort.WithLinger, a
+// permit that was released lingers, and until it stops lingering it wakes no waiter.
 //
 // # Names
 //
-// The locks of a semaphore named "imports" are "imports/1" to "imports/N", and "imports/queue" for
-// its waiters. Do not use these names for other locks. If a name is longer than 1,000 bytes, its
-// end is replaced by a hash.
+// The locks of a semaphore named "imports" are "imports/1" to "imports/N", and "imports/queue" if
+// its waiters use the queue of an additional lock. Do not use these names for other locks. If a
+// name is longer than 1,000 bytes, its end is replaced by a hash.
 //
 // # Changing N
 //
 // Processes may use the same name with different N, for instance during a deployment. There are
-// never more holders than the largest N in use. When N is reduced, a holder of a permit that is no
-// longer used keeps it until it releases it. If a waiter with the smaller N is at the head of the
-// queue, it waits for one of its own permits, and waiters with the larger N wait behind it.
+// never more holders than the largest N in use. If N is reduced, a holder whose permit has a number
+// above the new N keeps that permit until it releases it. If the first waiter in the queue has a
+// smaller N, it waits for one of its own permits, and waiters with a larger N wait behind it, even
+// if one of theirs is free.
 //
 // # Fencing
 //
 // Fencing numbers belong to a permit, not to the semaphore. They order the successive holders of
 // one permit. They do not order the holders of different permits, which may work at the same time.
-// So a resource can refuse numbers that are smaller than one it has seen only if it belongs to one
-// permit, such as a working directory or a license. [Semaphore.Permit] returns the number of the
-// permit.
+// So a resource can use them to refuse late requests only if it belongs to one permit, as a working
+// directory or a license may. [Semaphore.Permit] returns the number of the permit.
 package semaphore
 
 import (
@@ -88,9 +93,10 @@ type Semaphore struct {
 	name    string
 }
 
-// New returns the semaphore of that name, of which n may hold a permit at a time. A name is 1 to
-// 1,024 arbitrary bytes. New makes no request. Programs that use the same name on the same backend share it. If l is the result of
-// [locker.Observed], its observer gets the events of the permits under the semaphore's name.
+// New returns the semaphore of that name, which has n permits. A name is 1 to 1,024 arbitrary
+// bytes. Programs that use the same name on the same backend share the semaphore. New makes no
+// request. If l is the result of [locker.Observed], its observer gets the events of the permits
+// under the semaphore's name.
 //
 // If l is nil or n is less than 1, every operation fails.
 func New(l locker.Locker, name string, n int) *Semaphore {
@@ -117,10 +123,10 @@ type observed interface {
 }
 
 // Acquire waits for a permit for as long as ctx allows, as [locker.Lock] waits for a lock, and
-// returns its lease. The options and errors are those of Lock. The key of the lease is the
-// semaphore's name. With [locker.WithToken], use each token for only one permit.
-// [locker.WithBackoff] has no effect. [locker.WithMinHold] with more than ttl takes up to N more
-// requests.
+// returns its lease. The key of the lease is the semaphore's name. The options and errors are those
+// of Lock, with these differences: with [locker.WithToken], use each token for only one permit;
+// [locker.WithBackoff] has no effect; and [locker.WithMinHold] with a time longer than ttl takes up
+// to N more requests.
 //
 // If ctx carries a lease of this Semaphore (see [locker.FromContext]), Acquire returns
 // [locker.ErrDeadlock], since holders that wait for a second permit could block each other forever.
@@ -131,8 +137,9 @@ func (s *Semaphore) Acquire(ctx context.Context, ttl time.Duration, opts ...lock
 	return locker.Lock(ctx, s.locker, s.name, ttl, opts...)
 }
 
-// TryAcquire takes a permit if one is free. Otherwise it returns [locker.ErrHeld]. It tries the
-// permits as [locker.TryLock] tries a lock, and has the same options and errors.
+// TryAcquire takes a permit if one is free and otherwise returns [locker.ErrHeld]. Where all
+// permits share a queue, it also returns ErrHeld while others wait. It tries the permits as
+// [locker.TryLock] tries a lock, and has the same options and errors.
 func (s *Semaphore) TryAcquire(ctx context.Context, ttl time.Duration, opts ...locker.Option) (*locker.Lease, error) {
 	if err := s.check("try acquire"); err != nil {
 		return nil, err
@@ -151,8 +158,8 @@ func (s *Semaphore) Do(ctx context.Context, ttl time.Duration, fn func(context.C
 	return locker.Do(ctx, s.locker, s.name, ttl, fn, opts...)
 }
 
-// TryDo runs fn as Do does if a permit is free. Otherwise it returns (false, nil). See
-// [locker.TryDo].
+// TryDo takes a permit as TryAcquire does and runs fn as Do does. If it gets no permit, it returns
+// (false, nil). See [locker.TryDo].
 func (s *Semaphore) TryDo(ctx context.Context, ttl time.Duration, fn func(context.Context) error,
 	opts ...locker.Option) (ran bool, err error) {
 	if err := s.check("try do"); err != nil {

@@ -16,8 +16,8 @@ import (
 // a permit.
 const headTTL = 5 * time.Second
 
-// Wait implements [locker.Waiter]. Where the backend keeps no queue for all permits, the caller
-// first waits to become the head of the queue, and then for a permit.
+// Wait implements [locker.Waiter]. Where the backend does not keep one queue for all permits, the
+// caller first waits until it is the head of the queue, and then waits for a permit.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
 	if err := l.check(); err != nil {
 		return time.Time{}, err
@@ -77,9 +77,10 @@ func (l *Locker) wait(ctx context.Context, key, token string, ttl time.Duration)
 	return h.deadline, nil
 }
 
-// queue is the Waiter behind, for the lock of the first waiter. If there is no queue for its key, as
-// behind a pooler of connections, callers of this process would race for that lock. So each of them
-// is let through without it, to wait for its turn in this process.
+// queue is the wrapped Waiter, for the additional lock, which the first waiter holds. If the Waiter
+// has no queue for that lock, as behind a connection pooler, the callers of this process would race
+// for it. So queue lets each of them through without the lock, to wait for its turn in this
+// process.
 type queue struct {
 	locker.Waiter
 	isNone bool
@@ -105,9 +106,10 @@ func bare(err error) error {
 	return err
 }
 
-// passTurn lets the next in the queue be its head. If the backend does not answer, it is repeated in
-// the background, and in the end the lock expires. It keeps the caller for no longer than patience,
-// which is a part of the time for which the caller has its permit, and until ctx ends.
+// passTurn makes the next waiter the head of the queue, by releasing the additional lock. If the
+// backend does not answer, the release is repeated in the background, and in the end the lock
+// expires. The caller already has its permit, whose time is running. So passTurn returns after
+// patience, or when ctx ends, even if the release is not done.
 func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease, patience time.Duration) {
 	passed := make(chan struct{})
 	go func() {
@@ -131,7 +133,8 @@ func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease, patience time
 }
 
 // takeTurn waits until the caller is the first waiter of this process. If the backend keeps a
-// queue, it already is, unless the queue lock of another waiter that is still present has expired.
+// queue, the caller already is, unless the additional lock of an earlier waiter, which is still
+// present, has expired.
 func (r *room) takeTurn(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}: // goroutines that send on a channel are served in order
@@ -162,16 +165,16 @@ func (r *room) passTurn() {
 	<-r.turn
 }
 
-// head is the Locker of the first waiter, through which package locker waits: by polling, and on a
-// Watcher woken by the release of any permit. It requests its own ttl. The caller of Wait gets the
-// deadline, and has to check whether it had passed when the reply arrived.
+// head is the Locker through which package locker waits for the first waiter: by polling, and on a
+// Watcher also woken by the release of any permit. It requests ttl for the permit, whatever ttl it
+// is called with. The caller of Wait gets the deadline, and must check whether it has passed.
 type head struct {
 	room     *room
 	ttl      time.Duration
 	deadline time.Time // of the permit
 
-	ended    chan struct{} // closed at the end of its Lock
-	cleansUp bool          // then: a cleanup of that Lock makes requests
+	ended    chan struct{} // closed when its Lock has ended
+	cleansUp bool          // after that: whether the cleanup of that Lock makes requests
 }
 
 var _ locker.Watcher = (*head)(nil)
@@ -188,7 +191,7 @@ func (h *head) Acquire(ctx context.Context, key, token string, _ time.Duration) 
 		h.deadline = time.Now().Add(h.ttl)
 		acquired, err := r.locker.try(ctx, key, i, token, h.ttl)
 		switch {
-		case err != nil: // says nothing about the permits
+		case err != nil: // which says nothing about the permits
 			return false, err
 		case acquired:
 			r.tried(false)
@@ -205,8 +208,8 @@ func (h *head) Extend(ctx context.Context, key, token string, ttl time.Duration)
 	return h.room.locker.Extend(ctx, key, token, ttl)
 }
 
-// Release is for the cleanup after a Lock of the head. If the caller of Wait makes one as well, that
-// is enough: a second one would find nothing, ask for each permit in vain, again and again, and
+// Release is for the cleanup after a Lock of the head. If the caller of Wait cleans up as well,
+// that is enough. A second cleanup would find nothing, ask for each permit again and again, and
 // release what the token acquires next.
 func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
 	<-h.ended
@@ -219,8 +222,8 @@ func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
 // CleanupOwner implements [cleanup.Part]. The inner Locker makes the requests.
 func (h *head) CleanupOwner() any { return h.room.locker.inner }
 
-// CleanupOwner is for package locker, not for applications: the cleanups that follow acquisitions of
-// unknown outcome count as those of the wrapped Locker.
+// CleanupOwner is for package locker, not for applications. Cleanups that follow acquisitions of
+// unknown outcome count as cleanups of the wrapped Locker.
 func (l *Locker) CleanupOwner() any { return l.inner }
 
 // Watch implements [locker.Watcher]. The subscriptions go on when ctx ends, for the next head,
