@@ -116,7 +116,7 @@ func durations(sections map[string][]proof.Row) string {
 	return strings.Join(all, ", ")
 }
 
-// machine describes the machine on which the rows were made.
+// machine says what processors and load the machine had on which the rows were made.
 func machine(sections map[string][]proof.Row) string {
 	var processors int
 	least, most := math.Inf(1), 0.0
@@ -129,9 +129,9 @@ func machine(sections map[string][]proof.Row) string {
 		}
 	}
 	if most == 0 {
-		return "not known"
+		return "processors and a load average that are not known"
 	}
-	return fmt.Sprintf("%d processors, and a load average of %.0f to %.0f", processors, least, most)
+	return fmt.Sprintf("%d processors and a load average of %.0f to %.0f", processors, least, most)
 }
 
 // markdown returns the table of a section, with a column for each name of a count.

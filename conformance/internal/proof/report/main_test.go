@@ -20,7 +20,7 @@ func TestReport(t *testing.T) {
 	require.NoError(t, err)
 	text, err := fill("# Page <!-- durations -->, <!-- machine -->\n\n<!-- table: Histories -->\n\nEnd.\n", sections)
 	require.NoError(t, err)
-	assert.Equal(t, `# Page , 1m, 4 processors, and a load average of 1 to 8
+	assert.Equal(t, `# Page , 1m, 4 processors and a load average of 1 to 8
 
 | | illegal | unknown |
 |---|--:|--:|
