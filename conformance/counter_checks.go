@@ -12,17 +12,17 @@ import (
 
 // The rules of a Counter, quoted from the documentation of package window.
 const (
-	counterOnce    = "Count adds n once, as one atomic step, and returns the sum."
-	counterLooks   = "If n is 0, it only looks."
+	counterOnce    = "Count adds n once, in one atomic step, and returns the sum."
+	counterLooks   = "If n is 0, it changes nothing."
 	counterTwice   = "A client that repeats a request may add n twice, but not more often."
 	counterWindows = "Windows begin at the multiples of per on the backend's clock, so all processes agree on them."
-	counterArrives = "A count that reaches the backend in the next window counts there."
-	counterNothing = "Two windows after its last count, nothing is stored for a key, and nothing is ever stored without an expiry"
-	counterExact   = "Keys compare byte for byte, and counts with different keys or different lengths of the window are independent."
-	counterContext = "When ctx ends, the method returns ctx's error"
-	counterUnder   = "CountUnder is Count if the rule allows n more, and otherwise leaves the count alone."
-	counterZero    = "If n is 0, it only looks, and counted reports whether the counts are within the limit."
-	counterDown    = "An error means that it is unknown whether n was added."
+	counterArrives = "A request that reaches the backend in the next window counts there."
+	counterNothing = "Two windows after its last count, nothing is stored for a key. Nothing is ever stored without an expiry"
+	counterExact   = "Keys are compared byte for byte. Counts with different keys or different window lengths are independent."
+	counterContext = "When ctx ends, a method returns ctx's error"
+	counterUnder   = "CountUnder is Count if the rule allows n more calls. Otherwise it leaves the count alone and counted is false."
+	counterZero    = "If n is 0, it changes nothing, and counted reports whether the counts are within the limit."
+	counterDown    = "After an error it is unknown whether n was added."
 )
 
 // counterBasicChecks are the checks within one window.

@@ -53,7 +53,8 @@ func ExampleMiddleware() {
 	mux.Handle("/api/", limit(http.NotFoundHandler()))
 }
 
-// While the backend fails, requests pass. They hardly wait for it, and its errors are logged.
+// While the backend fails, requests pass, after no more than a tenth of a second, and its errors
+// are logged.
 func ExampleWithErrorFunc() {
 	limiter := window.New(memory.New(), 100, time.Minute,
 		window.WithTimeout(100*time.Millisecond),

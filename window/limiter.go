@@ -13,8 +13,7 @@ import (
 )
 
 // A Limiter limits how many calls are allowed in a period. Make one with [New], and share it: it is
-// safe for concurrent use. It uses no memory for a key, except while callers of [Limiter.Wait]
-// wait.
+// safe for concurrent use. A key uses memory only while callers of [Limiter.Wait] wait for it.
 type Limiter struct {
 	counter      Counter
 	rule         Rule
@@ -29,35 +28,36 @@ type Limiter struct {
 // Option adjusts a [Limiter].
 type Option func(*Limiter)
 
-// WithSliding limits the calls in any period of length per, estimated from the counts of two
-// windows. It is the default.
+// WithSliding limits the calls in the latest period of length per. Their number is estimated from
+// the counts of two windows. This is the default.
 func WithSliding() Option { return func(l *Limiter) { l.rule.Fixed = false } }
 
 // WithFixed limits the calls in each window separately. The full limit is available again when a
-// window ends, so around that moment there may be up to twice as many calls.
+// window ends, so a period around that moment may contain twice as many calls.
 func WithFixed() Option { return func(l *Limiter) { l.rule.Fixed = true } }
 
-// WithFailClosed makes Allow and AllowN deny calls while the backend fails. By default they let them
-// pass: a limiter that is down then does not take the service down with it. In both cases they
-// return the error.
+// WithFailClosed makes Allow and AllowN deny calls while the backend fails. By default they allow
+// these calls, so that a limiter that is down does not take the service down with it. In both cases
+// they return the error.
 func WithFailClosed() Option { return func(l *Limiter) { l.failClosed = true } }
 
-// WithDeniedCounted makes calls count that Allow and AllowN deny, so a client that does not slow down
-// is denied until it does. Each call is then one plain [Counter.Count].
+// WithDeniedCounted makes Allow and AllowN also count the calls that they deny, so a client that
+// does not slow down is denied until it does. Each call is then one [Counter.Count], even on an
+// [Enforcer].
 func WithDeniedCounted() Option { return func(l *Limiter) { l.countsDenied = true } }
 
-// WithTimeout sets how long a call may wait for the backend, which fails when that time has passed.
-// The default, used when d <= 0, is 1 second. A ctx that ends sooner ends the call sooner. Wait does
-// not count the time in which it waits for its turn.
+// WithTimeout sets how long a call may wait for the backend. When that time has passed, the backend
+// is taken to have failed. The default, used if d <= 0, is 1 second. If ctx ends sooner, so does
+// the call. The time for which Wait waits for its turn does not count.
 //
-// Some clients do not honor deadlines. Then a call that the Limiter has given up goes on, in a
-// goroutine of its own, until the client's timeout. With go-redis set ContextTimeoutEnabled.
+// Some clients do not honor deadlines. A call that the Limiter has given up then goes on until the
+// client's timeout, in a goroutine of its own. With go-redis, set ContextTimeoutEnabled.
 func WithTimeout(d time.Duration) Option { return func(l *Limiter) { l.timeout = d } }
 
-// WithErrorFunc makes [Middleware] call f with each error, before it serves or refuses the request:
-// the backend's, and those of invalid arguments. It is not called for a request whose context has
-// ended. The methods of the Limiter return their errors and do not call f. Requests call f at the same
-// time, and wait for it.
+// WithErrorFunc makes [Middleware] call f with each error, whether of the backend or due to invalid
+// arguments, before it serves or refuses the request. It does not call f for a request whose
+// context has ended. Several requests may call f at the same time, and each waits until f returns.
+// The methods of the Limiter return their errors and do not call f.
 func WithErrorFunc(f func(r *http.Request, err error)) Option {
 	return func(l *Limiter) { l.onError = f }
 }
@@ -65,22 +65,21 @@ func WithErrorFunc(f func(r *http.Request, err error)) Option {
 const defaultTimeout = time.Second
 
 var (
-	// ErrInvalidN means that the number of calls is less than 1, or more than [MaxN] or the limit.
+	// ErrInvalidN means that the number of calls is less than 1, or more than the limit.
 	ErrInvalidN = errors.New("invalid number of calls")
 
-	// ErrInvalidRule means that New was called with a limit or a window length that is out of
-	// range.
+	// ErrInvalidRule means that New was called with a limit or a period that is out of range.
 	ErrInvalidRule = errors.New("invalid limit")
 
 	errNilCounter = errors.New("the Counter is nil")
 )
 
 // New returns a Limiter that allows limit calls for each key in a period of length per, which is
-// rounded up to a millisecond. The limit must be from 1 to [MaxN], and per from 1 ms to [MaxPer].
-// If they are not, or c is nil, every method of the Limiter returns an error.
+// rounded up to whole milliseconds. The limit must be from 1 to [MaxN], and per from 1 ms to
+// [MaxPer]. If they are not, or c is nil, every method of the Limiter returns an error.
 //
-// Limiters with the same per share their counts if their Counters do. So give the keys of different
-// limits different prefixes.
+// Limiters with the same per share the counts of their keys if they count on the same backend. So
+// give the keys of different limits different prefixes.
 func New(c Counter, limit int64, per time.Duration, opts ...Option) *Limiter {
 	l := &Limiter{counter: c, rule: Rule{Limit: limit, Per: per}}
 	if rest := per % time.Millisecond; rest > 0 {
@@ -107,11 +106,11 @@ func New(c Counter, limit int64, per time.Duration, opts ...Option) *Limiter {
 type Decision struct {
 	Allowed bool
 
-	// Limit is the Limiter's limit. Remaining is how many more calls it would allow now.
+	// Limit is the Limiter's limit. Remaining is how many more calls the Limiter would allow now.
 	Limit, Remaining int64
 
-	// RetryAfter is 0 if the call is allowed. Otherwise the same call is denied for at least that
-	// long. After that it is allowed, unless other calls came first.
+	// RetryAfter is 0 if the call is allowed. Otherwise the same call would be denied for at least
+	// that long. After that it is allowed, unless others are counted first.
 	RetryAfter time.Duration
 
 	// ResetAfter is how long it takes, without further calls, until the full limit is available
@@ -128,11 +127,16 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Decision, error) {
 // AllowN reports whether n more calls are all allowed for key now, and counts them if they are. A
 // key is 1 to 1,024 arbitrary bytes.
 //
-// If there is an error, only Allowed and Limit are set. If the backend failed, or ctx ended, Allowed
-// is true, or false with [WithFailClosed]; whether the calls were counted is unknown. If the
-// arguments are invalid, Allowed is false and nothing was counted: the error then wraps
-// [locker.ErrInvalidKey], [ErrInvalidN] or [ErrInvalidRule]. If ctx has ended before the call,
-// nothing was counted either. So if a client can end ctx, check it before serving the call.
+// If there is an error, only Allowed and Limit are set:
+//
+//   - If the arguments are invalid, Allowed is false, and nothing was counted. Then the error wraps
+//     [locker.ErrInvalidKey], [ErrInvalidN] or [ErrInvalidRule], unless the Counter is nil.
+//   - If the backend failed or ctx ended, Allowed is true, or false with [WithFailClosed]. It is
+//     unknown whether the calls were counted. If ctx had ended before AllowN was called, they were
+//     not.
+//
+// So if clients can end ctx, check that it has not ended before you serve the call. Otherwise a
+// client can get past the limit by canceling its calls.
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Decision, error) {
 	if err := l.check(key, n); err != nil {
 		return Decision{Limit: l.rule.Limit}, wrap("allow", key, err)
@@ -166,13 +170,14 @@ func (l *Limiter) decide(ctx context.Context, key string, n int64, countsDenied 
 		ResetAfter: l.rule.after(c, l.rule.Limit),
 	}
 	if !allowed {
-		// There may be room now, if the backend's clock or another caller has gone on meanwhile.
+		// There may already be room by these counts, if time has passed or others have counted.
 		d.RetryAfter = max(l.rule.after(c, n), time.Millisecond)
 	}
 	return d, nil
 }
 
-// count counts n calls if they are allowed, or in any case.
+// count counts n calls: if countsDenied is true, in any case, and otherwise only if they are
+// allowed.
 func (l *Limiter) count(ctx context.Context, key string, n int64, countsDenied bool) (
 	c Counts, allowed bool, err error) {
 	if !countsDenied {

@@ -9,25 +9,29 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Middleware limits the requests that reach a handler. The function key returns the key that a
-// request counts for, for instance the name of the signed-in user. If it returns "", the request is
+// Middleware limits the requests that reach a handler. The function key returns the key for which a
+// request is counted, for instance the name of the signed-in user. If it returns "", the request is
 // not limited.
 //
-// Responses have the fields RateLimit-Policy and RateLimit of
+// Responses have the header fields RateLimit-Policy and RateLimit, as in
 // draft-ietf-httpapi-ratelimit-headers-11, with the policy "default". RateLimit-Policy contains the
 // limit (q) and the length of the window in seconds (w, only if it is a whole number). RateLimit
-// contains the remaining calls (r) and the seconds until the full limit is available again (t). A
-// request that is denied does not reach the handler: the response has the status 429 (Too Many
-// Requests), and Retry-After in seconds, rounded up.
+// contains the remaining calls (r) and the seconds until the full limit is available again (t),
+// rounded up. A request that is denied does not reach the handler. Its response has the status 429
+// (Too Many Requests), and Retry-After in seconds, rounded up.
 //
-// If the backend fails, the request passes without these fields, or with [WithFailClosed] the
-// response has the status 503 (Service Unavailable). So has a request that ends before it is counted,
-// for instance because its client has gone. If the key is longer than 1,024 bytes, the
-// status is 400 (Bad Request), and if the Limiter's arguments are invalid 500 (Internal Server
-// Error). A backend that hangs delays each request by a second, or by the time of [WithTimeout].
+// If there is no decision, these fields are missing:
 //
-// Use [WithErrorFunc] to log or count the errors. Otherwise a backend that always fails, for instance
-// since its table is missing, limits nothing without a trace.
+//   - If the backend fails, the request passes. With [WithFailClosed], its response has the status
+//     503 (Service Unavailable). A backend that hangs delays each request by a second, or by the
+//     time of [WithTimeout].
+//   - If the request's context ends before there is an answer, for instance because its client has
+//     gone, the status is 503, with or without WithFailClosed.
+//   - If the key is longer than 1,024 bytes, the status is 400 (Bad Request).
+//   - If the arguments of New were invalid, the status is 500 (Internal Server Error).
+//
+// Use [WithErrorFunc] to log or count the errors. Without it nothing shows that a backend always
+// fails, for instance because its table is missing, and that requests are therefore not limited.
 //
 // An IP address is a poor key: many users may share one, and one client may use many. Behind a
 // proxy, [http.Request.RemoteAddr] is the proxy's.
@@ -48,8 +52,8 @@ func Middleware(l *Limiter, key func(*http.Request) string) func(http.Handler) h
 				w.Header().Set("RateLimit-Policy", policy)
 				w.Header().Set("RateLimit", fmt.Sprintf(`"default";r=%d;t=%d`, d.Remaining, seconds(d.ResetAfter)))
 			}
-			// A client that cancels its requests at once must not get past the limit: they may not have
-			// been counted.
+			// A client must not get past the limit by canceling its requests at once: they may not
+			// have been counted.
 			isCanceled := err != nil && r.Context().Err() != nil
 			if err != nil && !isCanceled && l.onError != nil {
 				l.onError(r, err)

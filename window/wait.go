@@ -7,14 +7,15 @@ import (
 )
 
 // Wait waits until one more call is allowed for key, and counts it. Callers of this Limiter that
-// wait for the same key are served first come, first served. Only the first of them makes requests,
-// one each time the call may be allowed again.
+// wait for the same key are served first come, first served. Only the first of them makes requests:
+// one at once, and one whenever the call may be allowed again.
 //
-// When ctx ends, Wait returns ctx's error, and the call was not counted unless ctx ended during a
-// request. If ctx's deadline is certain to pass first, Wait returns [context.DeadlineExceeded]
-// immediately. A backend error ends the wait of all these callers immediately, with or without
-// [WithFailClosed]; each caller decides whether to go on. Requests that are denied do not count,
-// even with [WithDeniedCounted].
+// When ctx ends, Wait returns ctx's error. The call was not counted, unless ctx ended during a
+// request. If ctx's deadline is certain to pass before the first caller's call is allowed, that
+// caller gets [context.DeadlineExceeded] immediately. If the backend fails, Wait immediately
+// returns the error to all callers that wait for the key, with or without [WithFailClosed]. Each of
+// them decides whether to go on. Attempts that are denied do not count, even with
+// [WithDeniedCounted].
 func (l *Limiter) Wait(ctx context.Context, key string) error {
 	if err := l.check(key, 1); err != nil {
 		return wrap("wait", key, err)
@@ -32,7 +33,7 @@ func (l *Limiter) wait(ctx context.Context, key string) error {
 	}
 	defer l.turns.leave(key, q)
 	for {
-		// Two processes whose denied calls counted would deny each other for good.
+		// If denied calls counted, two processes could deny each other forever.
 		d, err := l.decide(ctx, key, 1, false)
 		if err != nil && ctx.Err() == nil {
 			l.turns.fail(key, q, err)
@@ -61,12 +62,12 @@ type turns struct {
 
 type queue struct {
 	callers int
-	turn    chan struct{} // full while it is a caller's turn; senders are served in order
+	turn    chan struct{} // full while a caller has its turn; senders are served in order
 	failed  chan struct{} // closed once the backend has failed, with err
 	err     error
 }
 
-// enter returns when it is the caller's turn, which ends with leave.
+// enter returns when it is the caller's turn. The turn ends with leave.
 func (t *turns) enter(ctx context.Context, key string) (*queue, error) {
 	t.mu.Lock()
 	if t.queues == nil {
@@ -96,13 +97,13 @@ func (t *turns) leave(key string, q *queue) {
 	t.remove(key, q)
 }
 
-// fail ends the wait of all in the queue. Otherwise each would wait for a timeout of its own, one
-// after the other. Later callers make a new queue.
+// fail ends the wait of all callers in the queue. Otherwise each of them in turn would wait for a
+// timeout. Later callers make a new queue.
 func (t *turns) fail(key string, q *queue, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q.err != nil {
-		return // a caller that had just found the queue had its turn nevertheless
+		return // a caller that had found the queue before it failed has had its turn nevertheless
 	}
 	q.err = err
 	close(q.failed)

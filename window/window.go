@@ -1,5 +1,5 @@
-// Package window is a rate limiter that counts on the server that keeps the locks, for instance 100
-// requests a minute for each user, whichever process they reach.
+// Package window is a rate limiter that counts on the server that keeps the locks. For instance, it
+// allows each user 100 requests a minute, whichever processes they reach.
 //
 //	limiter := window.New(redisv9.New(client), 100, time.Minute)
 //	...
@@ -11,26 +11,28 @@
 //		return fmt.Errorf("too many requests, try again in %v", d.RetryAfter)
 //	}
 //
-// The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. The Locker of
-// etcd is not, since a majority of its servers would have to write each count to disk. Lockers that
-// wrap another one, such as those of [locker.Observed] and package cohort, are not Counters either:
-// pass the wrapped Locker to New. On PostgreSQL, first create the table of counts with postgres.EnsureWindowSchema.
+// The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. The Locker
+// of etcd is not, since a majority of its servers would have to write each count to disk. Lockers
+// that wrap another one, such as those of [locker.Observed] and package cohort, are not Counters
+// either: pass the wrapped Locker to New. On PostgreSQL, first create the table of counts with
+// postgres.EnsureWindowSchema.
 //
 // # How it counts
 //
 // Time is divided into windows of equal length, and each key has a count in each window. By default
-// the limit applies to a sliding window. The count of the previous window is weighted by the part
-// of it that is less than one window ago, as if its calls were spread evenly. If they were not,
-// some period of that length may contain more calls than the limit, but fewer than twice as many.
-// The weighted count is rounded down, so a client that calls all the time gets the full limit in
-// each window. With a limit of 1 this is the same as [WithFixed].
+// the limit applies to a sliding window, which ends now and is as long as the others. It contains
+// the calls of the current window, and a part of those of the previous one. Their number is
+// estimated as if the calls of the previous window were spread evenly. If they were not, some
+// period of that length may contain more calls than the limit, but fewer than twice as many. The
+// estimate is rounded down, so a client that calls all the time gets the full limit in each window.
+// With a limit of 1, a sliding window is therefore the same as [WithFixed].
 //
 // A call that is denied does not count, unless [WithDeniedCounted] is used.
 //
 // # Cleanup
 //
-// A backend forgets a key two windows after its last count. A count always has an expiry: the
-// number of the window is stored with it, and the expiry is set in the same step.
+// A backend forgets a key two windows after its last count. Every count has an expiry, which is set
+// in the same step that stores the count.
 package window
 
 import (
@@ -48,33 +50,34 @@ import (
 //
 // These are the rules, which conformance.RunCounter checks:
 //
-//   - One attempt. Count adds n once, as one atomic step, and returns the sum. An error means that
-//     it is unknown whether n was added. A client that repeats a request may add n twice, but not
-//     more often. What was answered without an error is never lost while its window and the next
-//     last, unless the backend loses its data.
-//   - Windows begin at the multiples of per on the backend's clock, so all processes agree on them.
-//     A count that reaches the backend in the next window counts there.
-//   - Nothing is left. Two windows after its last count, nothing is stored for a key, and nothing is
+//   - One attempt. Count adds n once, in one atomic step, and returns the sum. After an error it is
+//     unknown whether n was added. A client that repeats a request may add n twice, but not more
+//     often. What Count has added without an error is not lost until the next window has ended,
+//     unless the backend loses its data.
+//   - Common windows. Windows begin at the multiples of per on the backend's clock, so all
+//     processes agree on them. A request that reaches the backend in the next window counts there.
+//   - Nothing is left. Two windows after its last count, nothing is stored for a key. Nothing is
 //     ever stored without an expiry, even if the caller dies between two steps.
-//   - Exact names. Keys compare byte for byte, and counts with different keys or different lengths
-//     of the window are independent. They share no names with locks.
-//   - When ctx ends, the method returns ctx's error, as the methods of a [locker.Locker] do.
+//   - Exact names. Keys are compared byte for byte. Counts with different keys or different window
+//     lengths are independent. They share no names with locks.
+//   - Cancellation. When ctx ends, a method returns ctx's error, as the methods of a
+//     [locker.Locker] do.
 type Counter interface {
 	// Count adds n to the count of key in the current window of length per, by the backend's
-	// clock, and returns the counts of this window and the one before, and how much of this window
-	// is left. If n is 0, it only looks.
+	// clock. It returns the counts of this window and the previous one, and how long this window
+	// still lasts. If n is 0, it changes nothing.
 	Count(ctx context.Context, key string, n int64, per time.Duration) (Counts, error)
 }
 
-// An Enforcer is a [Counter] that can refuse to count calls that would exceed a limit. With any
-// other Counter, a Limiter reads the counts first and then counts, which takes two requests. A call
-// that is denied in the second step has counted. All Counters of this module are Enforcers.
+// An Enforcer is a [Counter] that counts calls only if they are within a limit. With any other
+// Counter, a Limiter first reads the counts and then counts, which takes two requests. A call that
+// is denied after the second has counted nevertheless. All Counters of this module are Enforcers.
 type Enforcer interface {
 	Counter
 
-	// CountUnder is Count if the rule allows n more, and otherwise leaves the count alone. The
-	// counts include n if counted is true. If n is 0, it only looks, and counted reports whether
-	// the counts are within the limit.
+	// CountUnder is Count if the rule allows n more calls. Otherwise it leaves the count alone and
+	// counted is false. The counts that it returns include n if counted is true. If n is 0, it
+	// changes nothing, and counted reports whether the counts are within the limit.
 	CountUnder(ctx context.Context, key string, n int64, r Rule) (c Counts, counted bool, err error)
 }
 
@@ -97,8 +100,9 @@ type Rule struct {
 	Fixed bool // ignore the previous window
 }
 
-// Used returns how much of the limit is used: the current count and, unless the rule is Fixed, the
-// previous one weighted by the part of the window that is left, rounded down.
+// Used returns how much of the limit is used. That is the current count and, unless the rule is
+// Fixed, a part of the previous count: the same part as is left of the current window, rounded
+// down.
 func (r Rule) Used(c Counts) int64 {
 	used := max(c.Current, 0) + r.weighted(c.Previous, c.Left)
 	if used < 0 {
@@ -119,8 +123,8 @@ func (r Rule) weighted(count int64, left time.Duration) int64 {
 	return int64(q)
 }
 
-// after returns how long it takes until the rule allows n, which is no more than the limit, if
-// nothing is counted in the meantime.
+// after returns how long it takes until the rule allows n more calls, if nothing is counted in the
+// meantime. n is no more than the limit.
 func (r Rule) after(c Counts, n int64) time.Duration {
 	if r.Allows(c, n) {
 		return 0
@@ -135,7 +139,7 @@ func (r Rule) after(c Counts, n int64) time.Duration {
 	return c.Left
 }
 
-// fades returns the longest remaining time of a window for which the weighted count is no more than
+// fades returns how much of a window may at most be left for the weighted count to be no more than
 // room, which must be less than count.
 func (r Rule) fades(count, room int64) time.Duration {
 	// count * left / per < room + 1
