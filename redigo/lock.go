@@ -143,9 +143,9 @@ func (o *operation) rewrite(token string, ttl time.Duration, takeOver bool) (out
 	return done, nil
 }
 
-// whileHeld writes the next value of a lock, unless the present one expires first: it renames a key
-// that expires at that moment. A transaction that arrives late must not bring a lock back that other
-// callers have seen to be free.
+// whileHeld writes the next value of a lock, unless the present one has expired. It stores the next
+// value under another key, makes that key expire when the present value does, and renames it. A
+// transaction that arrives late must not bring back a lock that other callers have seen free.
 func (o *operation) whileHeld(held value, next string, ttl time.Duration) []command {
 	passing := o.l.passing()
 	return []command{
