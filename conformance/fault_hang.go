@@ -255,9 +255,9 @@ func hangCancel(e *harness.Env) {
 	f.healed(held, token)
 }
 
-// hangWaiter ends a Wait of D while the server hangs, and lets it hang until D has given up. Then
-// the server executes all that it has received. D waits for a free lock, and for one that expires
-// while the server hangs.
+// hangWaiter ends a Wait of D while the server hangs, and lets the server hang until D has given
+// up. Then the server executes all that it has received. D waits for a lock that is free, and for
+// one that expires while the server hangs.
 func hangWaiter(e *harness.Env) {
 	e.Each(2, func(i int) {
 		f := newFaulty(e)

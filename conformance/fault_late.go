@@ -223,9 +223,9 @@ func (f *faulty) lateTryLock(n int, d time.Duration) (reached bool) {
 	return true
 }
 
-// lateWait breaks the connection of the nth request of a Wait, and holds the request back until D was
-// served by another one or has gone. Then it is delivered while B holds the lock, so it may put D's token
-// in the queue again.
+// lateWait breaks the connection of the nth request of a Wait, and holds the request back until D
+// was served through another request, or has left. Then it delivers the request while B holds the
+// lock, so the request may put D's token in the queue again.
 func (f *faulty) lateWait(n int) {
 	e := f.Env
 	key, token := e.Key(), e.Token()

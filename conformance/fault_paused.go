@@ -116,8 +116,8 @@ func (f *faulty) changePausedAt(op string, n int, ttl time.Duration) (reached, i
 	return true, true
 }
 
-// extendsExpired pauses an Extend at its nth request until the lock has expired, as B has seen. If the
-// Extend has taken effect before that, there is nothing to check.
+// extendsExpired pauses an Extend at its nth request until B has seen that the lock has expired. If
+// the Extend has taken effect before that, there is nothing to check.
 func (f *faulty) extendsExpired(n int) (reached bool) {
 	e := f.Env
 	for ttl := pausedTTL; ; ttl *= 2 {

@@ -27,7 +27,7 @@ func checkPermitsFaultStorm(p *permits) {
 	})
 }
 
-// storm is that for a semaphore with n permits.
+// storm is the check for a semaphore with n permits.
 func (p *permits) storm(n int) {
 	flaky, victim := p.faultyWith(n), p.faultyWith(n)
 	var holders semaphoreHolders
@@ -75,8 +75,8 @@ func (p *permits) storm(n int) {
 	p.release(held...)
 }
 
-// weather takes and releases permits until end, as long as alive has not ended. It counts the
-// holders unless holders is nil. It cleans up in callers.
+// weather takes and releases permits until end, or until alive has ended. It counts the holders
+// unless holders is nil. The cleanups that it starts belong to callers.
 func (p *permits) weather(c *harness.Client, alive context.Context, end time.Time, ttl time.Duration,
 	holders *semaphoreHolders, callers *sync.WaitGroup) {
 	_, queues := c.Locker.(locker.Waiter)
@@ -105,8 +105,8 @@ func (p *permits) weather(c *harness.Client, alive context.Context, end time.Tim
 	}
 }
 
-// releasesSurely makes Releases until there is an answer, and until it is true or the given time has
-// passed. Until then, an attempt without an answer may yet take a permit.
+// releasesSurely makes Releases until one has released the permit, or one has an answer after the
+// time late. Until then, an attempt without an answer may yet take a permit.
 func (p *permits) releasesSurely(c *harness.Client, alive context.Context, token string, late time.Time) {
 	end := max(time.Until(late), 0) + healing
 	for begun, rest := time.Now(), 5*time.Millisecond; alive.Err() == nil; rest = min(2*rest, 250*time.Millisecond) {

@@ -68,7 +68,7 @@ func (l *Locker) leave(ctx context.Context, key, token string) error {
 	return nil
 }
 
-// leaveServed releases the lock if it was handed to the token's place of a nonce.
+// leaveServed releases the lock if it was handed to the token's place with that nonce.
 func (l *Locker) leaveServed(ctx context.Context, key, token, nonce string) error {
 	_, err := call(ctx, l, "", func(r *request) (int64, error) {
 		return r.exec(l.sql.releaseServed, []byte(key), []byte(token), nonce)
@@ -80,20 +80,20 @@ func (l *Locker) leaveServed(ctx context.Context, key, token, nonce string) erro
 type ghost struct {
 	key, token string
 
-	// nonce is that of the place of a waiter that was served. Its owner may hold the lock, so only
-	// what is handed to that place is released.
+	// nonce is that of a place in the queue, if the waiter was served and a late request may put it
+	// there again. The token may hold the lock, so only what is handed to that place is released.
 	nonce string
 
 	// Guarded by the ghosts' lock:
 	since    time.Time // when its waiter left
 	ttl      time.Duration
-	answered time.Time // when the server first answered since it goes on trying
-	rests    bool      // it tries again, or is forgotten, after a pause
-	leaves   bool      // it is in the queue of those that are about to leave
+	answered time.Time // when the server first answered after its waiter left
+	rests    bool      // after a pause, it tries again or is forgotten
+	leaves   bool      // it is among those that are about to leave
 }
 
-// ghosts are those of a Locker, by name, or by nonce if they have one. They are about entries in the
-// name of the connection that listens. When that ends, their entries are passed over.
+// ghosts holds the ghosts of a Locker, by name, or by nonce if they have one. Their entries in
+// queues are in the name of the connection that listens, and are passed over when it ends.
 type ghosts struct {
 	l       *Locker
 	number  atomic.Int64
@@ -105,7 +105,7 @@ type ghosts struct {
 
 func (g *ghosts) add(who *ghost) { g.addAs(nameOf(who.key, who.token), who) }
 
-// addLate adds a ghost of the place of a nonce, for as long as a request may be late.
+// addLate adds a ghost of the place with that nonce, for as long as a request may be late.
 func (g *ghosts) addLate(nonce string, who *ghost) {
 	g.addAs(nonce, who)
 	time.AfterFunc(lateFor, func() {
@@ -138,9 +138,9 @@ func (g *ghosts) removeLocked(name string) {
 	g.number.Store(int64(len(g.m)))
 }
 
-// goOn makes a ghost try again to leave: until the server has answered for a while, or has not for
-// so long that it is unlikely to know the request. One that was answered is forgotten when no request
-// can arrive any more.
+// goOn makes a ghost go on trying to leave, until the server has answered for a while, or has been
+// silent for so long that it is unlikely to execute the request. A ghost that was answered is
+// forgotten when no request can arrive any more.
 func (g *ghosts) goOn(who *ghost, isAnswered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

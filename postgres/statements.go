@@ -15,7 +15,7 @@ type statements struct {
 	acquireAlone                    string // for a lock that no client waits for,
 	extendAlone, releaseAlone       string // as these
 	look, join, leave               string // of the queue
-	releaseServed                   string // release, of a lock that was handed to a place of a certain nonce
+	releaseServed                   string // release, if the lock was handed to the place with a certain nonce
 	mark                            string // of Watch
 	inspect, list, sweep            string
 	describe                        string // of a connection that listens
@@ -89,8 +89,9 @@ WHERE l.key = $1 AND l.token = $2 AND l.expires > clock_timestamp()
 RETURNING l.fence, {durable}`
 
 	// look returns whether the token holds the lock and whether another does, for how long, the
-	// token's place in the queue, whether that is in the name of this backend, or of one that is alive
-	// if it is not known, and the nonce of the waiter that was last handed the lock.
+	// token's place in the queue, whether that place is in the name of this backend, or, if this
+	// one is not known, of one that is alive, and the nonce of the waiter that was last handed the
+	// lock.
 	lookSQL = `
 SELECT pg_is_in_recovery(), l.token = $2 AND l.expires > clock_timestamp(),
 	l.token NOT IN ('', $2) AND l.expires > clock_timestamp(), {left}, coalesce(p.pos, 0),

@@ -43,7 +43,7 @@ type waiter struct {
 	sending sync.Mutex // held while a request is under way, also one that was left behind
 	sent    bool       // a request has reached a connection
 	unsure  bool       // a request without an answer may yet take the lock, or put the token in the queue
-	late    []string   // the nonces of the latest of these requests that join the queue
+	late    []string   // the nonces of such requests to join the queue, the latest maxLate
 
 	mu    sync.Mutex
 	news  news
@@ -338,8 +338,8 @@ func (w *waiter) send(ctx context.Context, do func(*request) (place, error)) (pl
 	})
 }
 
-// served keeps ghosts of the requests for a place that had no answer and may yet put the token in the
-// queue again. By that of nonce, the waiter was served.
+// served keeps ghosts of the requests to join that had no answer and may yet put the token in the
+// queue again. The waiter was served through the place with the given nonce.
 func (w *waiter) served(nonce string) {
 	for _, late := range w.late {
 		if late != nonce {

@@ -4,15 +4,21 @@
 //	lease, err := locker.Lock(ctx, redisv9.New(client), "invoice/42", 30*time.Second)
 //
 // It works on a single server, on Sentinel, Ring and Cluster, with Redis 5 or later, and needs one
-// request for each operation, or fewer with [WithBatching]. The lock of name k is the key
-// "locker:k"; its value is the holder's token, and its expiry is the lock's. The names of all other
-// keys begin with "!", a word, and the prefix: "!queue:locker:{locker:k}" is the queue for the
-// lock, which outlives the lock by a minute when its waiters are gone;
-// "!queue:locker:@permits{locker:s}" is that for the permits of a semaphore s; "!fence:locker:" is
-// the counter of fencing numbers, which has no expiry; "!window:locker:" begins the keys of counts
-// for package window. A lock's channel has the name of its key. Each Locker that waits, or that keeps
-// locks for package cohort or asks for such locks, has a channel named "!wait:locker:" and a random
-// string.
+// request for each operation, or fewer with [WithBatching].
+//
+// # Names
+//
+// The lock of name k is the key "locker:k". Its value is the holder's token, and its expiry is the
+// lock's. The names of all other keys begin with "!", a word, and the prefix:
+//
+//   - "!queue:locker:{locker:k}" is the queue for the lock. When its waiters are gone, it outlives
+//     the lock by a minute.
+//   - "!queue:locker:@permits{locker:s}" is the queue for all permits of a semaphore of name s.
+//   - "!fence:locker:" is the counter of fencing numbers, which has no expiry.
+//   - "!window:locker:" begins the keys of counts for package window.
+//
+// A lock's channel has the name of its key. Each Locker that waits, or that keeps locks for package
+// cohort or asks for such locks, has a channel whose name is "!wait:locker:" and a random string.
 //
 // # Limited users
 //
@@ -117,15 +123,16 @@ func WithPrefix(prefix string) Option {
 }
 
 // WithBatching makes concurrent calls share requests, on a client for a single server or for
-// Sentinel. While slots requests of the Locker are under way, further calls queue, and when one of
-// the requests ends, up to 128 of them travel together in a pipeline. Otherwise a call is sent
-// alone and immediately, so a program with little concurrency sees no difference. 4 is a good
-// number.
+// Sentinel. As long as fewer than slots requests of the Locker are under way, a call is sent alone
+// and immediately, so a program with little concurrency sees no difference. Further calls queue,
+// and when one of the requests ends, up to 128 of them are sent together in a pipeline. 4 is a good
+// number of slots.
 //
 // The answers are the same. A call in the queue or in a pipeline returns as soon as its context
-// ends, even if that is canceled; from the queue it is never sent. But hooks see pipelines, without
-// the values of the callers' contexts, and a hook that panics in a pipeline ends the process. If a
-// pipeline gets no answer and go-redis was about to repeat it, its commands are repeated one by one.
+// ends, even by cancellation. If the call was still in the queue, it is never sent. But
+// hooks see pipelines, without the values of the callers' contexts, and a hook that panics in a
+// pipeline ends the process. If a pipeline gets no answer and go-redis was about to repeat it, its
+// commands are repeated one by one.
 //
 // By default, or if slots is 0 or less, each call is a request of its own. The same holds, whatever
 // slots is, on a Ring, on a Cluster, where a batch would wait for its slowest node, and on clients
@@ -223,8 +230,9 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 // Listener's mark holds. It returns nil on a Ring.
 func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.locks.Listen(o) }
 
-// Permits is for package semaphore: the locks name/1 to name/n share a queue. It returns nil on a
-// Ring or a Cluster, if n is greater than 64, and if l is not the Locker that was asked.
+// Permits is for package semaphore, not for applications. It returns the permits name/1 to name/n,
+// which share a queue. It returns nil on a Ring or a Cluster, if n is greater than 64, or if asked
+// is not this Locker.
 func (l *Locker) Permits(asked locker.Locker, name string, n int) permits.Permits {
 	if asked != locker.Locker(l) {
 		return nil

@@ -120,8 +120,9 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 // Listener's mark holds.
 func (l *Locker) Listen(o demand.Owner) demand.Listener { return l.locks.Listen(o) }
 
-// Permits is for package semaphore: the locks name/1 to name/n share a queue. It returns nil on a
-// Cluster, if n is greater than 64, and if l is not the Locker that was asked.
+// Permits is for package semaphore, not for applications. It returns the permits name/1 to name/n,
+// which share a queue. It returns nil on a Cluster, if n is greater than 64, or if asked is not
+// this Locker.
 func (l *Locker) Permits(asked locker.Locker, name string, n int) permits.Permits {
 	if asked != locker.Locker(l) {
 		return nil

@@ -1,9 +1,9 @@
 package inflight
 
-// growStack makes room on the stack of a new goroutine for what client libraries need, while there
-// is next to nothing on it. Otherwise the runtime doubles the stack several times on the way down,
-// and copies more each time, which takes a tenth of a call's processor time. Pass false: the room is
-// needed for the function's frame, not by its code.
+// growStack makes the stack of a new goroutine as large as client libraries need it, while there is
+// next to nothing to copy. Otherwise the runtime doubles the stack several times as calls nest, and
+// copies more each time, which takes a tenth of a call's processor time. Pass false: what grows the
+// stack is the size of the function's frame, not its code.
 //
 //go:noinline
 func growStack(use bool) {

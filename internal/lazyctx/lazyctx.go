@@ -91,8 +91,9 @@ func (c *Context) expire() {
 	}
 }
 
-// AfterFunc is how a derived context learns that a detached one has ended: the latter has a channel
-// and a timer of its own, which take a third of the time of a context of package context.
+// AfterFunc lets contexts that are derived from a detached one learn that it has ended. Its Done
+// has a channel and a timer of its own, which take a third of the time of a context of package
+// context.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,9 +183,9 @@ func (c *Context) IsOver() bool {
 // Value implements [context.Context].
 func (c *Context) Value(key any) any {
 	c.mu.Lock()
-	t := c.timed // derived contexts find their parent through Value, and then need no goroutine
+	t := c.timed // derived contexts find it through Value, and then need no goroutine
 	c.mu.Unlock()
-	if t == nil || c.detached { // which they find by its AfterFunc
+	if t == nil || c.detached { // contexts derived from a detached one use its AfterFunc instead
 		return c.base().Value(key)
 	}
 	return t.Value(key)

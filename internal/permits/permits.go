@@ -1,8 +1,8 @@
-// Package permits is how package semaphore uses the queue that a backend keeps for the permits of a
-// semaphore. A backend without such a queue has one for each lock, or none.
+// Package permits is the interface between package semaphore and backends that keep one queue for
+// all permits of a semaphore. Other backends keep a queue for each lock, or none.
 //
-// The package is internal because a user's Locker need not have such a queue: package semaphore
-// works with any Locker.
+// The package is internal, since package semaphore works with any Locker: a user's Locker need not
+// keep such a queue.
 package permits
 
 import (
@@ -12,20 +12,20 @@ import (
 	"github.com/golockers/locker"
 )
 
-// Keeper is a Locker whose backend keeps such queues.
+// Keeper is a Locker whose backend keeps one queue for all permits of a semaphore.
 type Keeper interface {
 	// Permits returns the permits of a semaphore, which are the locks name/1 to name/n. It returns
 	// nil if the backend cannot keep a queue for them. It makes no request.
 	//
-	// It also returns nil unless l is the Keeper. A Locker that embeds the Keeper has this method as
-	// well, but its other methods may do something else.
+	// Permits also returns nil unless l is the Keeper itself. A Locker that embeds the Keeper has
+	// this method as well, but its other methods may do something else.
 	Permits(l locker.Locker, name string, n int) Permits
 }
 
-// Permits are the permits of a semaphore. A token holds no more than one of them. The methods do what
-// those of the Locker with the same names do with a lock. Permits are numbered from 1 on.
+// Permits are the permits of a semaphore, numbered from 1. A token holds no more than one of them.
+// Each method does with a permit what the Locker's method of the same name does with a lock.
 type Permits interface {
-	// Acquire returns the number of the permit, or 0 if all are taken or waiters are before the caller.
+	// Acquire returns the number of the permit, or 0 if all permits are taken or others wait.
 	Acquire(ctx context.Context, token string, ttl time.Duration) (permit int, err error)
 	Wait(ctx context.Context, token string, ttl time.Duration) (permit int, deadline time.Time, err error)
 	// Extend returns the number of the permit that the token holds, or 0.

@@ -36,10 +36,11 @@ type ghost struct {
 	since time.Time     // when it first tried to leave; zero: it does not
 	rest  time.Duration // after the next failure
 
-	// A request without an answer may take the lock directly. The nonce is no mark of that, so the
-	// lock is released by its token alone, for a while after the server has answered again.
+	// mayTake means that a request without an answer may take the lock directly. That leaves no
+	// mark with the nonce, so the lock is released by its token alone, until the server has
+	// answered for a while.
 	mayTake  bool
-	answered time.Time // the first time that the server has answered since
+	answered time.Time // when the server first answered after that request
 
 	isServed bool   // its waiter has the lock, or had it,
 	ticket   string // by this ticket, or by none
@@ -48,8 +49,8 @@ type ghost struct {
 // hasEntry reports whether g is a ghost of an entry.
 func (g *ghost) hasEntry() bool { return g.nonce != "" }
 
-// arguments returns the arguments of a [Release] by g: byToken if the lock is released however the
-// token has it, and otherwise only if it was served to the entry.
+// arguments returns the arguments of a [Release] by g. With byToken, the lock is released if the
+// token holds it, in whatever way it got it, and otherwise only if it was served to the entry.
 func (g *ghost) arguments(byToken bool) []string {
 	switch {
 	case !g.hasEntry():
@@ -156,7 +157,7 @@ func (i *inbox) hasLeft(g *ghost, freed Freed) {
 type leavers struct {
 	mu      sync.Mutex
 	ghosts  []*ghost
-	trying  int // ghosts that try to leave, also while they rest
+	trying  int // how many ghosts try to leave, including those that rest between attempts
 	workers int
 }
 

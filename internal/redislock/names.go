@@ -52,7 +52,7 @@ type Keys struct {
 	Lock  string
 	Queue string // of the lock's waiters; empty if it cannot share the lock's slot
 
-	permits *permitKeys // nil, or instead of one lock several that share the queue
+	permits *permitKeys // instead of a lock, several that share the queue; nil: one lock
 }
 
 // permitKeys are the keys of a script for permits.

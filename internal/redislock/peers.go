@@ -19,15 +19,16 @@ type peers struct {
 	asked   time.Time // when one was asked to look last
 	looked  time.Time // when one has looked last
 
-	mistrusted time.Time   // before the last look that found its place lost,
-	found      time.Time   // and when it found that
-	alarmed    time.Time   // when the others were asked to look because of that
-	alarm      *time.Timer // when they are asked next; nil: it is not set
+	// The last look that found its place lost:
+	mistrusted time.Time   // a moment before it
+	found      time.Time   // when it found that
+	alarmed    time.Time   // when the others were asked to look because of it
+	alarm      *time.Timer // asks them again; nil: it is not set
 }
 
 const (
 	peersRest = time.Second          // between two looks for the same peers
-	alarmRest = 5 * time.Millisecond // after an alarm, for each of them, up to LookAgain
+	alarmRest = 5 * time.Millisecond // between two alarms, for each of the peers; at most LookAgain
 )
 
 // joinLocked adds w to its peers.

@@ -11,11 +11,11 @@ import (
 	"github.com/golockers/locker/internal/permits"
 )
 
-// maxPermits is how many permits may share a queue. A script looks at each of them, and their marks
-// in the queue must remain below those of permits that have to be claimed.
+// maxPermits is how many permits may share a queue. A script looks at each of them. The scores of
+// their marks in the queue must also remain below 0.5, where those of unclaimed permits begin.
 const maxPermits = 64
 
-// errSlots is the error of a node of a Cluster that a client for a single server uses.
+// errSlots means that a client for a single server is connected to a node of a Cluster.
 var errSlots = fmt.Errorf("the permits are in different slots of a Cluster: %w", errors.ErrUnsupported)
 
 // Permits returns the permits of a semaphore, which are the locks name/1 to name/n. It returns nil
@@ -27,7 +27,8 @@ func (l *Locks) Permits(name string, n int) permits.Permits {
 	return &permitsOf{l, l.names.permits(name, n)}
 }
 
-// permits returns the keys of permits. The queue is not that of any lock, since a scope has no @.
+// permits returns the keys of the permits and of their queue, which is not the queue of any lock: the
+// scope of a lock's queue has no @.
 func (n *Namespace) permits(name string, count int) Keys {
 	queue := n.mark + "queue:" + n.scope + "@permits{" + n.prefix + name + "}"
 	p := &permitKeys{queue: queue, locks: make([]string, count)}
@@ -66,7 +67,8 @@ func (p *permitsOf) Acquire(ctx context.Context, token string, ttl time.Duration
 			case n == 0:
 				return 0, s.Refused(p.l.timeout, min(ttl, p.l.timeout))
 			}
-			// token holds a permit; until that ends, a late request has no effect
+			// token holds a permit already. Until that ends, a late copy of the request has no
+			// effect.
 			permit, err := p.extend(s, ms)
 			if err != nil || permit > 0 {
 				return permit, err
@@ -77,8 +79,8 @@ func (p *permitsOf) Acquire(ctx context.Context, token string, ttl time.Duration
 	})
 }
 
-// takePermit takes a permit if one is free and no waiter is before it. It returns its number, or
-// that of the permit that the token held before, negated, or 0.
+// takePermit takes a permit if one is free and no one waits, and returns its number. If the token
+// held a permit before, it returns the number of that permit, negated. Otherwise it returns 0.
 func (l *Locks) takePermit(s *Sending, p *permitKeys, ms int64) (n int, err error) {
 	reply, err := l.evalForPermits(PermitsLook, p, s, ms)
 	s.came(err)
@@ -129,7 +131,7 @@ func (p *permitsOf) extend(s *Sending, ms int64) (permit int, err error) {
 	return permit, err
 }
 
-// Release frees the permit that token holds. What it reports about a repeated request is what
+// Release frees the permit that token holds. If the request was repeated, it reports true, as
 // [Locks.Release] does.
 func (p *permitsOf) Release(ctx context.Context, token string) (bool, error) {
 	s := NewSending(ctx, token)

@@ -13,9 +13,10 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if it has one,
-// and ARGV[1] the caller's token. In those for permits, KEYS[1] is their queue, and the other keys
-// are the permits, which are locks. TTLs are milliseconds. The files describe the rest.
+// In every script but Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if it has
+// one, and ARGV[1] the caller's token. In the scripts for permits, KEYS[1] is the permits' queue,
+// and the other keys are the permits, which are locks. TTLs are milliseconds. The files describe
+// the rest.
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
 //
@@ -23,7 +24,7 @@ var files embed.FS
 //     [Entry]. The score is the entry's ticket, the microsecond at which it joined or one more
 //     than the last one's: no two are ever the same.
 //   - 0 or 0.5: the nonce of the entry through which the present holder was served. With 0.5 it
-//     still has to claim the lock. For permit i, i-1 128ths are added.
+//     still has to claim the lock. For permit i, (i-1)/128 is added.
 //   - Below 0: when a process was last heard from, by the name of its channel, and when it was
 //     last asked whether it is alive, by "?" and that name; in milliseconds, negated.
 //

@@ -57,8 +57,8 @@ func Overlaps(beliefs []Interval) (all []Overlap) {
 	return all
 }
 
-// Most returns how many beliefs of one key there were at the same time at most, and one of them that
-// began then. It ignores beliefs that ended before they began.
+// Most returns the greatest number of beliefs in one key at the same time, and the belief that
+// began when it was reached. It ignores beliefs that ended before they began.
 func Most(beliefs []Interval) (most int, last Interval) {
 	type edge struct {
 		at    time.Duration
