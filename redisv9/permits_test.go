@@ -72,7 +72,7 @@ func TestPermitsAreLocks(t *testing.T) {
 	assert.Equal(t, []string{"!fence:locker:"}, admin.Keys(t.Context(), "*").Val(), "nothing else is left")
 }
 
-// Waiters survive what may happen to a server.
+// Waiters survive a flush of scripts or data, keys that are deleted, and connections that end.
 func TestPermitsAfterAccidents(t *testing.T) {
 	t.Parallel()
 	for name, accident := range map[string]func(ctx context.Context, admin *redis.Client) error{
@@ -166,8 +166,9 @@ func TestPermitsOfAnEmbeddingLocker(t *testing.T) {
 	assert.Nil(t, redisv9.New(nil).Permits(redisv9.New(nil), "s", 1), "another Locker")
 }
 
-// Where permits cannot share a queue, those of a process use the queue of a lock, next to others
-// that use the permits' own. There are never too many holders, and each waiter has its turn.
+// Where a process cannot use the queue for all permits, it uses that of an additional lock, even if
+// others do use the queue for all permits. There are never too many holders, and each waiter has
+// its turn.
 func TestPermitsWithoutTheirQueue(t *testing.T) {
 	t.Parallel()
 	node := testserver.RedisCluster(t, 1)[0]

@@ -97,7 +97,8 @@ func at(tb testing.TB, addr string) *rueidis.Locker {
 	return newLocker(tb, rueidisclient.ClientOption{InitAddress: []string{addr}})
 }
 
-// lockQueues is a Locker of which a semaphore uses the queues of locks only.
+// lockQueues hides from a semaphore that rueidis keeps one queue for all permits, so that it uses
+// the queue of an additional lock.
 type lockQueues struct{ *rueidis.Locker }
 
 func TestSemaphore(t *testing.T) {
@@ -123,7 +124,8 @@ func TestSemaphore(t *testing.T) {
 			New:  func(tb testing.TB, addr string) locker.Locker { return semaphore.NewLocker(patient(tb, addr), 1) },
 		})
 	})
-	// Each release is by a process of either package, and hands the permit to one of the same or the other.
+	// A process of either package releases, and hands the permit to one of the same or the other
+	// package.
 	t.Run("with redisv9", func(t *testing.T) {
 		t.Parallel()
 		var opened atomic.Int64

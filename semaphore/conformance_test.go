@@ -25,8 +25,9 @@ func onRedis(tb testing.TB, addr string) locker.Locker {
 	return redisv9.New(client)
 }
 
-// lockQueues is a redisv9.Locker of which a semaphore uses the queues of locks only. Package
-// semaphore does not know what a Locker that embeds another one has changed.
+// lockQueues hides from a semaphore that redisv9 keeps one queue for all permits, so that it uses
+// the queue of an additional lock. Package semaphore does not know what a Locker that embeds
+// another one has changed.
 type lockQueues struct{ *redisv9.Locker }
 
 func onLockQueues(tb testing.TB, addr string) locker.Locker {

@@ -51,8 +51,8 @@ func newRedis(tb testing.TB, addr string) (*redisv9.Locker, *requests) {
 	return l, r
 }
 
-// Operations take as many requests as the documentation states: on one queue for all permits, and
-// on the queue of a lock.
+// Operations take as many requests as the documentation states, with one queue for all permits and
+// with the queue of an additional lock.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	l, r := newRedis(t, testserver.Redis(t).Addr)
@@ -176,8 +176,8 @@ func total(counts []*requests) (n int64) {
 	return n
 }
 
-// BenchmarkContended measures what a turn costs when callers of four processes always wait: on one
-// queue for all permits, and on the queue of a lock.
+// BenchmarkContended measures what a turn costs while callers of four processes always wait, with
+// one queue for all permits and with the queue of an additional lock.
 func BenchmarkContended(b *testing.B) {
 	addr := testserver.Redis(b).Addr
 	for _, queue := range []string{"all permits", "a lock"} {

@@ -1,6 +1,7 @@
--- isClaim reports whether the lock's time may be the one for which the entry was to claim it, which
--- may be longer than the ttl. If more is left, the token has extended the lock by its key alone, as
--- while the slot migrates, and this is a late copy of the request.
+-- isClaim reports whether the lock's remaining time may be the time that the entry was given to
+-- claim it, which may be longer than the ttl. If more is left, the token has extended the lock
+-- through its key alone, as happens while the slot migrates, and this is a late copy of the
+-- request.
 local function isClaim()
 	local life = 1000
 	for _, e in ipairs({entry, former}) do

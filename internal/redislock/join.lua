@@ -1,5 +1,6 @@
--- join puts the entry at the end of the queue, unless it is there already. It sets ticket; isNew;
--- and listens, to 0 if no connection to this server listens for the entry, which does not claim.
+-- join puts the entry at the end of the queue, unless it is there already. It sets ticket, isNew
+-- and listens. The latter is 0 if the entry does not claim and no connection to this server listens
+-- for it, and otherwise 1.
 local ticket, isNew = redis.call('ZSCORE', queue, entry), 0
 if not ticket then
 	ticket = former ~= '' and redis.call('ZSCORE', queue, former)

@@ -1,5 +1,5 @@
--- permits_extend is extend for the permit that the token holds. It returns its number, or 0.
--- ARGV: token, ttl
+-- permits_extend does for the permit that the token holds what extend does for a lock. It returns
+-- the permit's number, or 0. ARGV: token, ttl
 local token = ARGV[1]
 --include permits
 if not own then

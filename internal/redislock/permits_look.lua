@@ -1,8 +1,8 @@
--- permits_look is look for a permit. Without an entry it returns the number of the permit that it
--- took, the negated number of the one that the token held before, or 0. With an entry, it returns
--- the number of the token's permit, or a place in the queue as look does, with the least remaining
--- time of a permit. ARGV: token, ttl, entry, the entry in another form in which it may be in the
--- queue
+-- permits_look does for permits what look does for a lock. Without an entry, it returns the number
+-- of the permit that it took, or the negated number of one that the token held before, or 0. With
+-- an entry, it returns the number of the token's permit, or a place in the queue as look does, with
+-- the least remaining time of the permits. ARGV: token, ttl, entry, the entry in another form in
+-- which it may be in the queue
 local token, ttl, entry, former = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 --include permits
 if own and not entry then

@@ -1,9 +1,11 @@
 --include tell
 
--- The first in the queue looks as often, since it is not told when a permit is released as a lock.
+-- The first in the queue looks after this time, since no message tells it that a permit was
+-- released as a lock.
 local poll = 1000
 
--- tellGrant is that of queue; the message names the permit, and the proof covers it.
+-- tellGrant does what tellGrant in queue.lua does. The message also names the permit, and the proof
+-- covers its number.
 local function tellGrant(channel, nonce, ticket)
 	local time = clock[1] .. ' ' .. clock[2]
 	local proof = redis.sha1hex(ticket .. ' ' .. time .. ' ' .. permit .. ' ' .. nonce)
@@ -16,8 +18,8 @@ local function parse(entry)
 	return channel, nonce, claim, ttl, owner, tonumber(permits)
 end
 
--- remaining returns the remaining times of the first n permits: the least, which is 0 if one of them
--- is free or not among the keys, and the greatest. A permit without expiry does not count.
+-- remaining returns the least and the greatest remaining time of the first n permits. The least is
+-- 0 if one of them is free or is not among the keys. A permit without an expiry does not count.
 local function remaining(n)
 	local least, greatest = math.huge, 0
 	if n > count then
@@ -45,10 +47,10 @@ local function tellHead()
 	return head[1] ~= nil
 end
 
-local function want() -- is for locks that linger
+local function want() -- nothing to do: it is for locks that linger
 end
 
-local function keepQueue(least) -- as that of queue does, for the permit that lasts longest
+local function keepQueue(least) -- the queue outlives the permit that lasts longest
 	local before = redis.call('PTTL', queue) - margin
 	redis.call('PEXPIRE', queue, string.format('%.0f', math.max(least, before, 0) + margin))
 end

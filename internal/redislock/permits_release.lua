@@ -1,5 +1,5 @@
--- permits_release is release for the permit that the token holds. ARGV: token, entry, the entry in
--- another form, nonce or ''
+-- permits_release does for the permit that the token holds what release does for a lock. ARGV:
+-- token, entry, the entry in another form, nonce or ''
 local token, entry = ARGV[1], ARGV[2]
 local nonce = (ARGV[4] or '') ~= '' and ARGV[4]
 --include permits

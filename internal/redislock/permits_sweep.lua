@@ -1,5 +1,5 @@
--- permits_sweep gives the permits that are free to the first in the queue, and returns what sweep
--- does. ARGV: a token that is in no entry
+-- permits_sweep gives the permits that are free to the first in the queue. It returns what sweep
+-- returns. ARGV: a token that is in no entry
 local token = ARGV[1]
 --include permits
 if redis.call('EXISTS', queue) == 0 then

@@ -1,7 +1,7 @@
 --include tell
 
 local permit   -- a lock has none; see permits_queue
-local mark = 0 -- the score of the nonce of the entry that was granted the lock; 0.5 more: it has to claim it
+local mark = 0 -- the score of the nonce of the entry that was served; 0.5 more if it has to claim the lock
 
 -- unmark forgets through which entry the lock was served. It returns whether it was, and whether
 -- the lock has not been claimed.

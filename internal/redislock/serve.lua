@@ -1,8 +1,8 @@
 -- serve gives the lock to the first in the queue whose process is alive, whatever the lock's value
 -- is at the time. It returns 'served', and whether that was a claim; 'empty'; 'kept' if it was not
 -- able to; 'more' if it has dropped as many entries as one script may; or 'waits' if the lock is a
--- permit beyond those of the first. Unless it returns 'served', the caller must set or delete the
--- lock.
+-- permit whose number is above the N of the first entry. Unless it returns 'served', the caller
+-- must set or delete the lock.
 --
 -- From the script around it, it uses lock, queue and token; ownTTL, for which an entry of token
 -- itself gets the lock without a message; and expired, which reports whether the last holder let

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// HangingServer lets a server hang until waiters have given up undoing the requests that it has not
-// answered. When it goes on, it executes these requests. It checks that the waiters then hold no
-// lock. newLocker returns a Locker with its own connections, and the number of its waiters that are
-// giving up.
+// HangingServer lets a server hang for longer than waiters try at once to undo the requests that
+// the server has not answered. When the server goes on, it executes these requests. HangingServer
+// checks that the waiters hold no lock after that. newLocker returns a Locker with its own
+// connections, and a function that returns how many of its waiters are giving up.
 func HangingServer(t *testing.T, newLocker func(addr string) (l Locker, givingUp func() int64)) {
 	t.Helper()
 	ctx, server := t.Context(), testserver.Redis(t)

@@ -34,10 +34,10 @@ type disturbance struct {
 	args []string // of the server
 	// loses means that the server may forget locks. Then two callers may hold one, which is counted.
 	loses bool
-	// losesCounts means that the server may only forget counts of package window.
+	// losesCounts means that the server may forget counts of package window, but no locks.
 	losesCounts bool
-	// fails means that so many requests fail, or for so long, that package locker does not release all
-	// locks of unknown outcome: it makes a bounded number of attempts, for 5 seconds. Such a lock ends
+	// fails means that too many requests fail, or for too long, for package locker to release all
+	// locks of unknown outcome: it tries only for 5 seconds. A lock that it cannot release ends
 	// with its ttl.
 	fails bool
 	slow  bool // only with LOCKER_PROVE
@@ -87,11 +87,12 @@ type limits struct {
 
 const ttl = 30 * time.Second
 
-// usual is for any machine. A lock that is left behind is noticed, since its ttl is longer.
+// usual is for any machine. A lock that is left behind is noticed, since its ttl is longer than
+// serves.
 var usual = limits{returns: time.Minute, stops: 2 * time.Minute, serves: ttl * 2 / 3}
 
-// backends are in the order in which the parts of a test wait for each other: the last begins first. Those
-// of Redis leave connections that take long to end.
+// backends is in reverse order: the parts of a test wait for each other, and the last one begins
+// first. The parts with Redis leave connections that take long to end.
 var backends = []backend{onEtcd, onPgBouncer, onPostgres, onMemcached, onReplicatedCluster, onCluster, onRedis}
 
 // While a server is disturbed no two callers hold a lock, unless the server forgets locks; no caller

@@ -39,7 +39,7 @@ const (
 // mutant makes a broken Locker from a correct one, or from nothing but the address.
 type mutant struct {
 	of func(open load.Open) load.Open
-	// unsteady means that a slow machine, or the pooler, is enough to make it wrong.
+	// unsteady means that a slow machine, or the pooler, is enough to make it go wrong.
 	unsteady bool
 }
 
@@ -188,7 +188,7 @@ func altered(change func(tb testing.TB, l locker.Locker, m *mutated)) func(open 
 	}
 }
 
-// fromAddr makes a mutant that has nothing to do with a correct Locker.
+// fromAddr makes a mutant that is not made from a correct Locker, but from the server's address.
 func fromAddr(open load.Open) func(load.Open) load.Open {
 	return func(load.Open) load.Open { return open }
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/golockers/locker/conformance/internal/proof/belief"
 )
 
-// recorder is a Locker that remembers until when the locks last that were taken through it. It is for
-// one holder of each lock at a time.
+// recorder is a Locker that remembers the deadlines of the locks that were taken through it. Each
+// lock has one holder at a time.
 type recorder struct {
 	locker.Locker
 	of sync.Map // by key
@@ -23,7 +23,7 @@ type hold struct {
 	until time.Duration
 }
 
-// until returns until when a lock is held, and false if it is not.
+// until returns the deadline of a lock, and false if the lock is not held.
 func (r *recorder) until(key string) (time.Duration, bool) {
 	h, ok := r.of.Load(key)
 	if !ok {
