@@ -27,8 +27,8 @@ func (l *Locks) Permits(name string, n int) permits.Permits {
 	return &permitsOf{l, l.names.permits(name, n)}
 }
 
-// permits returns the keys of the permits and of their queue, which is not the queue of any lock: the
-// scope of a lock's queue has no @.
+// permits returns the keys of the permits and of their queue, which is not the queue of any lock:
+// the scope of a lock's queue has no @.
 func (n *Namespace) permits(name string, count int) Keys {
 	queue := n.mark + "queue:" + n.scope + "@permits{" + n.prefix + name + "}"
 	p := &permitKeys{queue: queue, locks: make([]string, count)}
