@@ -52,7 +52,8 @@ func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenu
 // This needs a backend that reports demand for its locks: memory, or redisv9 or rueidis on a single
 // server, Sentinel or Cluster. WithLinger has no effect over other backends, over a Locker that
 // wraps one of these (except for [locker.Observed]), or while subscribing to the server is not
-// possible.
+// possible. A Locker subscribes when it takes a lock, and unsubscribes after ten seconds without a
+// lock. A lock that it takes before the server has confirmed the subscription does not linger.
 //
 // A lock that lingers is not extended, so it lingers no longer than its ttl. When it is taken
 // again, it is held for up to d longer than the caller's ttl. Releasing a lock that lingers makes
