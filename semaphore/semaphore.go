@@ -31,9 +31,9 @@
 // come, first served, across all processes. A release hands the permit to the next waiter.
 // TryAcquire and TryDo are refused while others wait. Whatever N is, each operation takes as many
 // requests as the same operation on a lock. Once a second the first waiter also looks at the
-// permits, since a program that does not know the queue may have released one of them. In every
-// other process, the waiter that came first looks every four to five seconds, since the first
-// waiter may have died.
+// permits, since [locker.Break], or a program that does not know the queue, may have released one of
+// them. In every other process, the waiter that came first looks every four to five seconds, since
+// the first waiter may have died.
 //
 // Any other [locker.Waiter] keeps a queue for each lock. On such a Locker, callers of Acquire and
 // Do are also served first come, first served, across all processes. They use the queue of an
