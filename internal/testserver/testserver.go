@@ -223,7 +223,8 @@ func (s *Server) Restart() {
 
 // Pause stops the process where it is (SIGSTOP). The kernel goes on accepting connections and
 // bytes for it, so to its clients it is a server that hangs. Continue ends the pause. Stop and
-// the end of the test also work on a paused server.
+// the end of the test also work on a paused server. PostgreSQL has a process for each connection, and
+// those go on: to make them hang, put a proxy before the server.
 func (s *Server) Pause() {
 	s.tb.Helper()
 	s.signal("pause", (*process).pause)
