@@ -5,9 +5,9 @@ package redisscan
 import (
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/inflight"
 )
 
 // Scan makes one SCAN request, for the keys that match a pattern.
@@ -71,15 +71,17 @@ type inspected struct {
 	err  error
 }
 
-// inspect inspects the locks with these names at the same time.
+// inspect inspects the locks with these names at the same time. If a call panics, so does inspect.
 func (l *Locks) inspect(names []string) []inspected {
-	locks := make([]inspected, len(names))
-	var others sync.WaitGroup
-	for i := range names[1:] {
-		others.Go(func() { locks[i+1].info, locks[i+1].err = l.Inspect(names[i+1]) })
+	others := make([]*inflight.Apart[locker.Info], len(names)-1)
+	for i := range others {
+		others[i] = inflight.Go(func() (locker.Info, error) { return l.Inspect(names[i+1]) })
 	}
+	locks := make([]inspected, len(names))
 	locks[0].info, locks[0].err = l.Inspect(names[0])
-	others.Wait()
+	for i, other := range others {
+		locks[i+1].info, locks[i+1].err = other.Result()
+	}
 	return locks
 }
 

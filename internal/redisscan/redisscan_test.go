@@ -107,6 +107,25 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
+// A panic, of a client's hook for instance, reaches the caller of List, which may recover it.
+func TestPanicIsTheCallers(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a", "b"} {
+		locks := redisscan.Locks{
+			Inspect: func(key string) (locker.Info, error) {
+				if key == name {
+					panic("hook")
+				}
+				return locker.Info{Key: key, Token: "t"}, nil
+			},
+			AtOnce: 2,
+		}
+		assert.Panics(t, func() {
+			locks.List("", []redisscan.Scan{pages(t, "*", "a b")}, func(locker.Info, error) bool { return true })
+		}, name)
+	}
+}
+
 // A prefix matches itself only.
 func TestPattern(t *testing.T) {
 	t.Parallel()
