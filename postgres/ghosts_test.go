@@ -25,7 +25,7 @@ func TestGhostIsForgotten(t *testing.T) {
 	})
 }
 
-// However often the connection that listens is made anew during an outage, a ghost tries again once
+// However often the listening connection is opened again during an outage, a ghost tries again once
 // after each pause.
 func TestGhostTriesOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
