@@ -219,6 +219,7 @@ func TestKeyedTurns(t *testing.T) {
 
 			l.onRelease = nil
 			assert.NoError(t, k.Unlock(ctx, "k"))
+			synctest.Wait() // the Unlock that failed has given up its turn, and then ends
 			assert.Zero(t, locker.KeysOf(k))
 		})
 	}
