@@ -1,7 +1,6 @@
 package locker
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -99,17 +98,6 @@ func WithOwner(label string) Option { return func(o *options) { o.owner = label 
 // background for some seconds, and for longer while the backend does not answer.
 func WithToken(token string) Option {
 	return func(o *options) { o.token, o.hasToken = token, true }
-}
-
-// newToken returns the token of an acquisition.
-func (o *options) newToken() string {
-	switch {
-	case o.hasToken:
-		return o.token
-	case o.owner != "":
-		return o.owner + "/" + rand.Text()
-	}
-	return rand.Text()
 }
 
 // check returns an error if the options contradict each other, or one of them is invalid in itself.

@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -181,7 +180,7 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 		a.cleanUp(ctx)
 		return a.giveUp(ctx, err)
 	}
-	if !time.Now().Before(deadline) {
+	if time.Until(deadline) <= 0 {
 		a.cleanUp(ctx)
 		// Not ErrNotHeld: nothing has been done yet that may have overlapped with another holder.
 		return fmt.Errorf("the reply came after the ttl of %v had passed", a.ttl)
@@ -197,7 +196,7 @@ func (a *acquisition) tryMinHold(ctx context.Context) error {
 	if a.opts.minHold <= a.ttl {
 		return nil
 	}
-	_, err := a.locker.Extend(ctx, a.key, rand.Text(), a.opts.minHold)
+	_, err := a.locker.Extend(ctx, a.key, randomToken(), a.opts.minHold)
 	if errors.Is(err, ErrInvalidTTL) {
 		return fmt.Errorf("WithMinHold(%v): %w", a.opts.minHold, err)
 	}
