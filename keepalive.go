@@ -13,25 +13,35 @@ type keepAlive struct {
 	values context.Context // those of the acquisition's context, without its cancellation
 	until  time.Time       // no extension begins then or later; zero: no limit
 	timer  *time.Timer     // begins the next extension
+	ttl    time.Duration   // what it extends by: the last one that the user asked for
 
 	// These describe the extension that is under way:
 	cancel context.CancelFunc
 	ended  chan struct{} // closed at its end; nil when none is under way
 }
 
-func (l *Lease) startKeepAlive(ctx context.Context, maxHold time.Duration) {
+func (l *Lease) startKeepAlive(ctx context.Context, ttl, maxHold time.Duration) {
 	l.mu.Lock()
 	defer l.unlock()
-	l.keep = &keepAlive{values: context.WithoutCancel(ctx)}
+	k := &keepAlive{values: context.WithoutCancel(ctx), ttl: ttl}
+	l.needed().keep = k
 	if maxHold > 0 {
-		l.keep.until = time.Now().Add(maxHold)
+		k.until = time.Now().Add(maxHold)
 	}
-	l.keep.timer = time.AfterFunc(l.third(), l.extendInTime)
+	k.timer = time.AfterFunc(l.third(k), l.extendInTime)
+}
+
+// kept returns the keep-alive, or nil if there is none. It needs l.mu, unless there is one.
+func (l *Lease) kept() *keepAlive {
+	if l.rare == nil {
+		return nil
+	}
+	return l.rare.keep
 }
 
 // extendInTime makes one extension of the keep-alive, schedules the next one, and then reports.
 func (l *Lease) extendInTime() {
-	k := l.keep
+	k := l.kept()
 	l.mu.Lock()
 	l.watchObserved()
 	if k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
@@ -46,7 +56,7 @@ func (l *Lease) extendInTime() {
 }
 
 func (l *Lease) extendOnce(ctx context.Context, cancel context.CancelFunc) (outcome EventKind, err error) {
-	k := l.keep
+	k := l.kept()
 	err = ErrNotHeld // unless Extend returns: it may end its goroutine with Goexit
 	defer func() {
 		cancel()
@@ -57,7 +67,7 @@ func (l *Lease) extendOnce(ctx context.Context, cancel context.CancelFunc) (outc
 		switch {
 		case l.state != held || errors.Is(err, ErrNotHeld):
 		case err == nil:
-			k.timer.Reset(l.third())
+			k.timer.Reset(l.third(k))
 		default:
 			k.timer.Reset(max(time.Until(l.deadline)/10, time.Millisecond))
 		}
@@ -77,8 +87,9 @@ func (l *Lease) watchObserved() {
 func (l *Lease) endKeepAlive() {
 	l.mu.Lock()
 	defer l.unlock()
-	l.keep.until = time.Now()
-	l.keep.timer.Stop()
+	k := l.kept()
+	k.until = time.Now()
+	k.timer.Stop()
 	l.watchObserved()
 }
 
@@ -87,19 +98,20 @@ func (l *Lease) endKeepAlive() {
 func (l *Lease) reschedule() {
 	l.mu.Lock()
 	defer l.unlock()
-	if k := l.keep; k != nil && l.state == held {
-		k.timer.Reset(l.third())
+	if k := l.kept(); k != nil && l.state == held {
+		k.timer.Reset(l.third(k))
 	}
 }
 
 // interruptKeepAlive cancels an extension of the keep-alive that is under way and returns a channel
 // that is closed when it has ended, or nil if there is none. It needs l.mu.
 func (l *Lease) interruptKeepAlive() <-chan struct{} {
-	if l.keep == nil || l.keep.ended == nil {
+	k := l.kept()
+	if k == nil || k.ended == nil {
 		return nil
 	}
-	l.keep.cancel()
-	return l.keep.ended
+	k.cancel()
+	return k.ended
 }
 
 // keepAliveTimeout bounds an extension of the keep-alive: half of the time that is left, so that
@@ -111,7 +123,7 @@ func (l *Lease) keepAliveTimeout() time.Duration {
 // third returns the delay before the next extension: a third of the ttl, or of the time that is
 // left if that is less, minus some jitter, so that leases that began together do not stay in
 // step. It needs l.mu.
-func (l *Lease) third() time.Duration {
-	d := max(min(l.ttl, time.Until(l.deadline)), 0)
+func (l *Lease) third(k *keepAlive) time.Duration {
+	d := max(min(k.ttl, time.Until(l.deadline)), 0)
 	return d/3 - rand.N(d/30+1)
 }

@@ -22,22 +22,37 @@ type Lease struct {
 	key    string
 	token  string
 	obs    *observation // nil: not observed
-	keep   *keepAlive   // nil without keep-alive; set once, by newLease
 
-	mu        sync.Mutex
-	state     leaseState
-	loss      leaseState      // expired or refused, once it was lost
-	untold    bool            // the loss has to be reported by unlock
+	mu       sync.Mutex
+	state    leaseState
+	loss     leaseState  // expired or refused, once it was lost
+	untold   bool        // the loss has to be reported by unlock
+	deadline time.Time   // when the lock must be assumed gone
+	timer    *time.Timer // notices the deadline; made by the first Lost or Context
+	rare     *rareParts  // nil until one of them is needed, and then never changed: see needed
+
+	unlockCtx lazyctx.Context // of the first Unlock: a part of the lease, to save an allocation
+}
+
+// rareParts is the part of a lease that is not needed if the lock is only taken and released. The
+// mu of the lease guards it.
+type rareParts struct {
+	keep      *keepAlive      // nil without keep-alive; set once, by newLease
 	extendErr error           // of the last extension while it was held
-	ttl       time.Duration   // what keep-alive extends by: the last one that the user asked for
 	unsure    time.Duration   // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
-	deadline  time.Time       // when the lock must be assumed gone
 	minHold   time.Time       // Unlock does not release the lock before then; zero: no limit
 	lost      chan struct{}   // made by the first Lost
 	contexts  []*leaseContext // to cancel when the lease is lost
-	timer     *time.Timer     // notices the deadline; made by the first Lost or Context
 	turn      chan struct{}   // holds a value while an Extend is under way: they go one at a time
 	unlocked  chan struct{}   // closed when the Unlock that is under way ends; made by what waits for it
+}
+
+// needed returns the rare parts, to change them. It needs l.mu.
+func (l *Lease) needed() *rareParts {
+	if l.rare == nil {
+		l.rare = new(rareParts)
+	}
+	return l.rare
 }
 
 type leaseState uint8
@@ -56,12 +71,13 @@ const (
 func newLease(ctx context.Context, obs *observation, l Locker, key, token string, ttl time.Duration, deadline time.Time,
 	o options) *Lease {
 	lease := obs.newLease()
-	*lease = Lease{obs: obs, locker: l, key: key, token: token, state: held, ttl: ttl, deadline: deadline}
+	lease.locker, lease.key, lease.token, lease.obs = l, key, token, obs
+	lease.state, lease.deadline = held, deadline
 	if o.minHold > 0 {
-		lease.minHold = time.Now().Add(o.minHold)
+		lease.needed().minHold = time.Now().Add(o.minHold)
 	}
 	if o.keepAlive {
-		lease.startKeepAlive(ctx, o.maxHold)
+		lease.startKeepAlive(ctx, ttl, o.maxHold)
 	} else if obs != nil && !obs.leaseless {
 		lease.mu.Lock()
 		defer lease.unlock()
@@ -117,15 +133,16 @@ func (l *Lease) Lost() <-chan struct{} {
 	l.mu.Lock()
 	defer l.unlock()
 	l.isHeld() // notices a deadline that has just passed, even before the timer does
-	if l.lost == nil {
-		l.lost = make(chan struct{})
+	r := l.needed()
+	if r.lost == nil {
+		r.lost = make(chan struct{})
 		if l.loss != 0 {
-			close(l.lost)
+			close(r.lost)
 		} else {
 			l.watchDeadline()
 		}
 	}
-	return l.lost
+	return r.lost
 }
 
 // Err returns why the lease was lost, in an error that wraps [ErrNotHeld]. If its deadline passed
@@ -177,13 +194,14 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 // since an Observer may use the lease.
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) (outcome EventKind, err error) {
 	l.mu.Lock()
-	if l.turn == nil {
-		l.turn = make(chan struct{}, 1)
+	r := l.needed()
+	if r.turn == nil {
+		r.turn = make(chan struct{}, 1)
 	}
 	l.mu.Unlock()
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
 	case <-ctx.Done():
 		return 0, l.wrap("extend", ctx.Err())
 	}
@@ -197,7 +215,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) (outcome EventKin
 		return 0, l.wrap("extend", ErrNotHeld)
 	}
 	if ttl == 0 {
-		ttl = l.ttl
+		ttl = l.kept().ttl
 		bounded := lazyctx.WithDeadline(ctx, time.Now().Add(l.keepAliveTimeout()))
 		defer bounded.Cancel()
 		ctx = bounded
@@ -229,13 +247,14 @@ func (l *Lease) report(ctx context.Context, outcome EventKind, err error) {
 func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) (EventKind, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	r := l.needed()
 	if l.state == held {
-		l.extendErr = err
+		r.extendErr = err
 	}
 	switch {
 	case err != nil:
-		if !errors.Is(err, ErrInvalidTTL) && (l.unsure == 0 || ttl < l.unsure) {
-			l.unsure = ttl
+		if !errors.Is(err, ErrInvalidTTL) && (r.unsure == 0 || ttl < r.unsure) {
+			r.unsure = ttl
 		}
 		if errors.Is(err, ErrNotHeld) || !l.isHeld() { // lost, or cut short by Unlock
 			return 0, err
@@ -249,11 +268,13 @@ func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err e
 	case !l.isHeld(): // the reply came after the deadline, or after an Unlock
 		return 0, ErrNotHeld
 	}
-	if l.unsure > 0 && l.unsure < ttl {
-		next = next.Add(l.unsure - ttl)
+	if r.unsure > 0 && r.unsure < ttl {
+		next = next.Add(r.unsure - ttl)
 	}
 	l.setDeadline(next)
-	l.ttl = ttl
+	if k := l.kept(); k != nil {
+		k.ttl = ttl
+	}
 	return Extended, nil
 }
 
@@ -315,7 +336,10 @@ func (l *Lease) Detach() {
 		l.state = done
 	}
 	l.stopTimers()
-	turn := l.turn
+	var turn chan struct{}
+	if l.rare != nil {
+		turn = l.rare.turn
+	}
 	l.unlock()
 	if turn != nil { // no other begins, so this waits for the last one
 		turn <- struct{}{}
@@ -353,7 +377,7 @@ func (l *Lease) unlock() {
 
 // isHeld reports whether the lease is held, and notices a deadline that has passed. It needs l.mu.
 func (l *Lease) isHeld() bool {
-	if l.state == held && !time.Now().Before(l.deadline) {
+	if l.state == held && time.Until(l.deadline) <= 0 {
 		l.lose(expired)
 	}
 	return l.state == held
@@ -363,10 +387,13 @@ func (l *Lease) isHeld() bool {
 func (l *Lease) lose(how leaseState) {
 	l.state, l.loss, l.untold = how, how, l.obs != nil
 	l.stopTimers()
-	if l.lost != nil {
-		close(l.lost)
+	if l.rare == nil {
+		return
 	}
-	for _, c := range l.contexts {
+	if l.rare.lost != nil {
+		close(l.rare.lost)
+	}
+	for _, c := range l.rare.contexts {
 		c.cancel(ErrNotHeld)
 	}
 }
@@ -378,8 +405,8 @@ func (l *Lease) lossErr() error {
 	switch {
 	case l.loss == refused:
 		return errRefused
-	case l.extendErr != nil:
-		return fmt.Errorf("%w: its deadline passed, and the last extension failed: %w", ErrNotHeld, l.extendErr)
+	case l.rare != nil && l.rare.extendErr != nil:
+		return fmt.Errorf("%w: its deadline passed, and the last extension failed: %w", ErrNotHeld, l.rare.extendErr)
 	}
 	return fmt.Errorf("%w: its deadline passed", ErrNotHeld)
 }
@@ -411,7 +438,8 @@ func (l *Lease) bind(c *leaseContext) {
 		c.cancel(ErrNotHeld)
 		return
 	}
-	l.contexts = append(l.contexts, c)
+	r := l.needed()
+	r.contexts = append(r.contexts, c)
 	l.watchDeadline()
 }
 
@@ -421,8 +449,11 @@ func (l *Lease) unbind(c *leaseContext) {
 	}
 	l.mu.Lock()
 	defer l.unlock()
-	if i := slices.Index(l.contexts, c); i >= 0 {
-		l.contexts = slices.Delete(l.contexts, i, i+1)
+	if l.rare == nil {
+		return
+	}
+	if i := slices.Index(l.rare.contexts, c); i >= 0 {
+		l.rare.contexts = slices.Delete(l.rare.contexts, i, i+1)
 	}
 }
 
@@ -431,12 +462,13 @@ func (l *Lease) setHold(least, most time.Duration) {
 	l.mu.Lock()
 	defer l.unlock()
 	now := time.Now()
-	l.minHold = time.Time{}
+	r := l.needed()
+	r.minHold = time.Time{}
 	if least > 0 {
-		l.minHold = now.Add(least)
+		r.minHold = now.Add(least)
 	}
-	if l.keep != nil && most > 0 {
-		l.keep.until = now.Add(most)
+	if r.keep != nil && most > 0 {
+		r.keep.until = now.Add(most)
 	}
 }
 
@@ -459,8 +491,8 @@ func (l *Lease) stopTimers() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	if l.keep != nil {
-		l.keep.timer.Stop()
+	if k := l.kept(); k != nil {
+		k.timer.Stop()
 	}
 }
 

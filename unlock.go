@@ -37,25 +37,25 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
 	}
-	return l.unlockWithin(ctx, lazyctx.WithoutCancel)
+	return l.unlockWithin(ctx, false)
 }
 
 // release is Unlock for a cleanup, which ends with ctx. It reports whether the lock is certainly free
 // of the lease's token.
 func (l *Lease) release(ctx context.Context) (free bool) {
-	_ = l.unlockWithin(ctx, lazyctx.WithDeadline)
+	_ = l.unlockWithin(ctx, true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state == done
 }
 
-// unlockWithin unlocks on the context that bound makes of ctx.
-func (l *Lease) unlockWithin(ctx context.Context,
-	bound func(context.Context, time.Time) *lazyctx.Context) error {
-	before, extending, err := l.beginUnlock()
+// unlockWithin unlocks on a context that has the values of ctx, and ends with it if that is asked for.
+func (l *Lease) unlockWithin(ctx context.Context, endsWithCtx bool) error {
+	b, err := l.beginUnlock()
 	if err != nil {
 		return l.wrap("unlock", err)
 	}
+	before := b.before
 	after := before // if the Locker panics, Unlock may be called again
 	if before == held {
 		after = unknown
@@ -69,25 +69,27 @@ func (l *Lease) unlockWithin(ctx context.Context,
 	}()
 
 	var late <-chan time.Time
-	if extending != nil || !l.minHold.IsZero() {
+	if b.extending != nil || !b.minHold.IsZero() {
 		timer := time.NewTimer(unlockDelay)
 		defer timer.Stop()
 		late = timer.C
 	}
-	if extending != nil {
+	now := b.now
+	if b.extending != nil {
 		select {
-		case <-extending:
+		case <-b.extending:
 		case <-late:
 		}
+		now = time.Now()
 	}
-	kept := !l.minHold.IsZero() && time.Now().Before(l.minHold)
+	kept := !b.minHold.IsZero() && now.Before(b.minHold)
 	var ok bool
 	switch {
 	case before == refused:
 	case kept:
-		ok, err = l.extendToMinHold(ctx, late)
+		ok, err = l.extendToMinHold(ctx, b.minHold, late)
 	default:
-		own := bound(ctx, time.Now().Add(unlockTimeout))
+		own := l.releaseContext(ctx, endsWithCtx, before, now.Add(unlockTimeout))
 		defer own.Cancel()
 		ok, err = l.locker.Release(own, l.key, l.token)
 	}
@@ -119,36 +121,68 @@ func (l *Lease) unlockWithin(ctx context.Context,
 	return err
 }
 
-// beginUnlock ends the lease. It waits until no other Unlock is under way, and returns the state
-// before, and the end of an extension by the keep-alive.
-func (l *Lease) beginUnlock() (before leaseState, extending <-chan struct{}, err error) {
-	l.isHeldNow() // notices a deadline that has just passed, and reports it: nothing waits for this yet
+// releaseContext returns the context for a Release. A lease is held before one Unlock only, so that
+// one can use the lease's own.
+func (l *Lease) releaseContext(ctx context.Context, endsWithCtx bool, before leaseState, end time.Time) *lazyctx.Context {
+	switch {
+	case endsWithCtx:
+		return lazyctx.WithDeadline(ctx, end)
+	case before == held:
+		l.unlockCtx.InitWithoutCancel(ctx, end)
+		return &l.unlockCtx
+	}
+	return lazyctx.WithoutCancel(ctx, end)
+}
+
+// unlocking is an Unlock that has begun.
+type unlocking struct {
+	before    leaseState      // of the lease
+	extending <-chan struct{} // closed at the end of an extension by the keep-alive; nil if there is none
+	minHold   time.Time
+	now       time.Time // a little earlier, or now
+}
+
+// beginUnlock ends the lease. It waits until no other Unlock is under way.
+func (l *Lease) beginUnlock() (b unlocking, err error) {
+	b.now = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.state == held && !b.now.Before(l.deadline) { // nothing waits yet for what reports it
+		l.lose(expired)
+		l.unlock()
+		l.mu.Lock()
+		b.now = time.Now()
+	}
 	if l.state == releasing {
 		timer := time.NewTimer(unlockDelay + unlockTimeout)
 		defer timer.Stop()
 		for l.state == releasing {
-			if l.unlocked == nil {
-				l.unlocked = make(chan struct{})
+			r := l.needed()
+			if r.unlocked == nil {
+				r.unlocked = make(chan struct{})
 			}
-			unlocked := l.unlocked
+			unlocked := r.unlocked
 			l.mu.Unlock()
 			select {
 			case <-unlocked:
 				l.mu.Lock()
 			case <-timer.C:
 				l.mu.Lock()
-				return 0, nil, errUnlocking
+				return b, errUnlocking
 			}
 		}
+		b.now = time.Now()
 	}
 	if l.state == done || l.state == detached {
-		return 0, nil, ErrNotHeld
+		return b, ErrNotHeld
 	}
-	before, l.state = l.state, releasing
+	b.before, l.state = l.state, releasing
+	if l.rare != nil {
+		b.minHold = l.rare.minHold
+	}
 	l.stopTimers()
-	return before, l.interruptKeepAlive(), nil
+	b.extending = l.interruptKeepAlive()
+	return b, nil
 }
 
 // endUnlock sets the state after an Unlock.
@@ -156,17 +190,20 @@ func (l *Lease) endUnlock(after leaseState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = after
-	if l.unlocked != nil {
-		close(l.unlocked)
-		l.unlocked = nil
+	if l.rare != nil && l.rare.unlocked != nil {
+		close(l.rare.unlocked)
+		l.rare.unlocked = nil
 	}
 }
 
 // takeTurn waits until no extension is under way, or until late: it might arrive after one that
 // Unlock makes, and shorten the lock. It returns a function that gives the turn back.
 func (l *Lease) takeTurn(late <-chan time.Time) (giveBack func()) {
+	var turn chan struct{}
 	l.mu.Lock()
-	turn := l.turn
+	if l.rare != nil {
+		turn = l.rare.turn
+	}
 	l.mu.Unlock()
 	if turn != nil {
 		select {
@@ -185,12 +222,13 @@ const (
 
 // extendToMinHold makes sure that the lock outlasts the lease. It repeats an extension without an
 // answer for as long as an Unlock may take: if none arrives, the lock ends too early.
-func (l *Lease) extendToMinHold(ctx context.Context, late <-chan time.Time) (extended bool, err error) {
+func (l *Lease) extendToMinHold(ctx context.Context, minHold time.Time, late <-chan time.Time) (
+	extended bool, err error) {
 	defer l.takeTurn(late)()
 	own := lazyctx.WithoutCancel(ctx, time.Now().Add(unlockTimeout))
 	defer own.Cancel()
 	for delay := firstExtendDelay; ; delay = min(2*delay, maxExtendDelay) {
-		extended, err = l.locker.Extend(own, l.key, l.token, max(time.Until(l.minHold), time.Millisecond))
+		extended, err = l.locker.Extend(own, l.key, l.token, max(time.Until(minHold), time.Millisecond))
 		if err == nil || isInvalid(err) || !sleep(own, delay) {
 			break
 		}

@@ -172,9 +172,11 @@ func (a *acquisition) attempt(ctx context.Context) (acquired bool, err error) {
 
 // won checks that a lock that was just taken is still of use.
 func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
-	if err := a.tryMinHold(ctx); err != nil {
-		a.cleanUp(ctx)
-		return err
+	if a.opts.minHold > a.ttl {
+		if err := a.tryMinHold(ctx); err != nil {
+			a.cleanUp(ctx)
+			return err
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		a.cleanUp(ctx)
@@ -189,13 +191,10 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// tryMinHold returns the error of a MinHold that the backend cannot express, while nothing has
-// been done under the lock yet. It asks by extending a lock that no token holds; the answer is
+// tryMinHold returns the error of a MinHold longer than the ttl that the backend cannot express,
+// while nothing has been done under the lock yet. It asks by extending a lock that no token holds; the answer is
 // otherwise ignored.
 func (a *acquisition) tryMinHold(ctx context.Context) error {
-	if a.opts.minHold <= a.ttl {
-		return nil
-	}
 	_, err := a.locker.Extend(ctx, a.key, randomToken(), a.opts.minHold)
 	if errors.Is(err, ErrInvalidTTL) {
 		return fmt.Errorf("WithMinHold(%v): %w", a.opts.minHold, err)

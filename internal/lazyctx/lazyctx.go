@@ -7,6 +7,7 @@ package lazyctx
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,11 +17,11 @@ type Context struct {
 	parent   context.Context
 	deadline time.Time
 
-	mu       sync.Mutex
-	detached bool // only the parent's values count
-	over     bool // Cancel was called
-	state    state
-	timed    *timed // see timedLocked
+	mu       sync.Mutex // guards changes of the following
+	state    atomic.Uint32
+	detached bool                  // only the parent's values count; never changes
+	over     bool                  // Cancel was called
+	timed    atomic.Pointer[timed] // see timedLocked
 
 	// What the first Done of a detached context makes:
 	done  chan struct{}
@@ -32,11 +33,10 @@ type timed struct {
 	stop context.CancelFunc
 }
 
-type state uint8
-
+// The values of Context.state.
 const (
-	running     state = iota
-	parentEnded       // for the parent's reason
+	running     uint32 = iota
+	parentEnded        // for the parent's reason
 	expired
 	cancelled
 )
@@ -53,6 +53,12 @@ func WithDeadline(parent context.Context, deadline time.Time) *Context {
 // deadline must not be after parent's.
 func (c *Context) Init(parent context.Context, deadline time.Time) {
 	c.parent, c.deadline = parent, deadline
+}
+
+// InitWithoutCancel initializes a zero Context that is part of another value, as [WithoutCancel]
+// does.
+func (c *Context) InitWithoutCancel(parent context.Context, deadline time.Time) {
+	c.parent, c.detached, c.deadline = parent, true, deadline
 }
 
 // WithoutCancel returns a context with the values of parent that ends at the deadline or when it is
@@ -86,7 +92,7 @@ func (c *Context) Done() <-chan struct{} {
 func (c *Context) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == running {
+	if c.state.Load() == running {
 		c.endLocked(expired)
 	}
 }
@@ -103,28 +109,32 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) {
 // timedLocked returns a context of package context that ends when c does. Once a context that is not
 // detached has one, its methods use that.
 func (c *Context) timedLocked() context.Context {
-	if c.timed == nil {
-		var t timed
-		switch c.look() {
-		case cancelled: // whatever has ended the parent since
-			t.Context, t.stop = context.WithCancel(context.WithoutCancel(c.parent))
-			t.stop()
-		case expired:
-			t.Context, t.stop = context.WithDeadline(context.WithoutCancel(c.parent), time.Time{})
-		default:
-			t.Context, t.stop = context.WithDeadline(c.base(), c.deadline)
-		}
-		c.timed = &t
+	if made := c.timed.Load(); made != nil {
+		return made.Context
 	}
-	return c.timed.Context
+	var t timed
+	switch c.look() {
+	case cancelled: // whatever has ended the parent since
+		t.Context, t.stop = context.WithCancel(context.WithoutCancel(c.parent))
+		t.stop()
+	case expired:
+		t.Context, t.stop = context.WithDeadline(context.WithoutCancel(c.parent), time.Time{})
+	default:
+		t.Context, t.stop = context.WithDeadline(c.base(), c.deadline)
+	}
+	c.timed.Store(&t)
+	return t.Context
 }
 
 // Err implements [context.Context].
 func (c *Context) Err() error {
+	if c.isOpen() && time.Until(c.deadline) > 0 {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timed != nil && !c.detached {
-		return c.timed.Err()
+	if t := c.timed.Load(); t != nil && !c.detached {
+		return t.Err()
 	}
 	switch c.look() {
 	case parentEnded:
@@ -137,20 +147,35 @@ func (c *Context) Err() error {
 	return nil
 }
 
-// look notes the first reason to end. It needs c.mu, and a nil timed unless c is detached.
-func (c *Context) look() state {
-	switch {
-	case c.state != running:
-	case !c.detached && c.parent.Err() != nil:
-		c.state = parentEnded
-	case !time.Now().Before(c.deadline):
-		c.endLocked(expired)
+// ErrAt returns ctx's Err. Now is a reading of the clock that the caller has just made: ErrAt does
+// not read it again.
+func ErrAt(ctx context.Context, now time.Time) error {
+	if c, ok := ctx.(*Context); ok && c.isOpen() && now.Before(c.deadline) {
+		return nil
 	}
-	return c.state
+	return ctx.Err()
 }
 
-func (c *Context) endLocked(s state) {
-	c.state = s
+// isOpen reports whether c has not ended, unless its deadline has passed unnoticed. A false result may
+// be wrong. It does not need c.mu.
+func (c *Context) isOpen() bool {
+	return c.state.Load() == running && (c.detached || c.timed.Load() == nil && c.parent.Err() == nil)
+}
+
+// look notes the first reason to end. It needs c.mu, and a nil timed unless c is detached.
+func (c *Context) look() uint32 {
+	switch {
+	case c.state.Load() != running:
+	case !c.detached && c.parent.Err() != nil:
+		c.state.Store(parentEnded)
+	case time.Until(c.deadline) <= 0:
+		c.endLocked(expired)
+	}
+	return c.state.Load()
+}
+
+func (c *Context) endLocked(s uint32) {
+	c.state.Store(s)
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil
@@ -165,10 +190,11 @@ func (c *Context) Cancel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
-	if c.timed != nil {
-		c.timed.stop()
+	t := c.timed.Load()
+	if t != nil {
+		t.stop()
 	}
-	if c.state == running && (c.timed == nil || c.detached) {
+	if c.state.Load() == running && (t == nil || c.detached) {
 		c.endLocked(cancelled)
 	}
 }
@@ -182,9 +208,7 @@ func (c *Context) IsOver() bool {
 
 // Value implements [context.Context].
 func (c *Context) Value(key any) any {
-	c.mu.Lock()
-	t := c.timed // derived contexts find it through Value, and then need no goroutine
-	c.mu.Unlock()
+	t := c.timed.Load()         // derived contexts find it through Value, and then need no goroutine
 	if t == nil || c.detached { // contexts derived from a detached one use its AfterFunc instead
 		return c.base().Value(key)
 	}
