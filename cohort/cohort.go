@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/lazyctx"
 	"github.com/golockers/locker/internal/owner"
 	"github.com/golockers/locker/internal/waithook"
 )
@@ -65,6 +66,7 @@ type Locker struct {
 	inner  locker.Locker
 	behind locker.Locker // inner, or what it observes: see observed
 	options
+	invalid error // of the options: every operation returns it
 
 	id      string        // part of every private token, and no other Locker's
 	tenures atomic.Uint64 // numbers the private tokens
@@ -92,6 +94,9 @@ func New(l locker.Locker, opts ...Option) *Locker {
 	}
 	for _, opt := range opts {
 		opt(&c.options)
+	}
+	if err := owner.Check(c.owner); err != nil {
+		c.invalid = fmt.Errorf("%w: %w", locker.ErrInvalidToken, err)
 	}
 	return c
 }
@@ -186,12 +191,15 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 // usually without a request. After an error Release may be repeated. The token may also be one
 // that Inspect has reported for a lock of another process, which is how [locker.Break] works.
 func (l *Locker) Release(ctx context.Context, key, token string) (bool, error) {
-	if err := l.check(ctx); err != nil {
+	if err := l.isUsable(); err != nil {
+		return false, err
+	}
+	now := time.Now() // the only reading: what is granted may end a little earlier, but not later
+	if err := lazyctx.ErrAt(ctx, now); err != nil {
 		return false, err
 	}
 	s := l.shard(key)
 	s.mu.Lock()
-	now := time.Now()
 	t := s.find(key, token, now)
 	switch {
 	case t == nil && l.isOthers(token):
@@ -248,7 +256,7 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		s.mu.Unlock()
 		return l.driveInline(ctx, r, token, ttl)
 	}
-	w := &waiter{ctx: ctx, token: token, ttl: ttl, told: make(chan struct{}, 1)}
+	w := r.newWaiter(ctx, token, ttl)
 	r.push(w)
 	if t := r.tenure; t != nil && t.holder != "" && t.timer == nil {
 		l.watch(t, time.Now())
@@ -256,15 +264,15 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	s.mu.Unlock()
 	waithook.Call(ctx)
 
-	select {
-	case <-w.told:
+	if w.awaitTold() {
+		deadline, err := w.deadline, w.err
 		switch {
-		case w.err != nil:
-			return time.Time{}, w.err
+		case err != nil:
+			return time.Time{}, err
 		case ctx.Err() == nil: // a canceled waiter takes nothing
-			return w.deadline, nil
+			w.over.Store(true) // from here on another Wait may use it
+			return deadline, nil
 		}
-	case <-ctx.Done():
 	}
 	l.leave(r, w)
 	return time.Time{}, leftQueue(ctx)
@@ -325,13 +333,17 @@ var (
 )
 
 func (l *Locker) check(ctx context.Context) error {
+	if err := l.isUsable(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+func (l *Locker) isUsable() error {
 	if l == nil || l.inner == nil {
 		return errors.New("cohort: nil Locker")
 	}
-	if err := owner.Check(l.owner); err != nil {
-		return fmt.Errorf("%w: %w", locker.ErrInvalidToken, err)
-	}
-	return ctx.Err()
+	return l.invalid
 }
 
 // newTenure returns a tenure for caller, whose lock has not been requested yet.

@@ -40,6 +40,7 @@ func (l *Locker) driveInline(ctx context.Context, r *record, token string, ttl t
 // the waiter that it began for leaves. Its context has the values of that one.
 func (r *record) drive() {
 	w := r.first
+	w.drives = true
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.ctx))
 	r.driving, r.abandon, r.rest = true, cancel, r.nextRest()
 	go r.locker.driveQueue(ctx, r, w)

@@ -4,13 +4,10 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"maps"
 	"sync"
 	"time"
-
-	"github.com/golockers/locker"
 )
 
 const (
@@ -42,12 +39,12 @@ type record struct {
 	shard  *shard
 	key    string
 
-	first, last *waiter // the queue
-	tenure      *tenure // the lock is held and handed on under this one
-	claims      *tenure // a list: they may hold the lock; see tenure.doubt
-	acquiring   int     // Acquires of claims under way
-	requesting  int     // these, and all other Acquires and Extends under way
-	givingUp    int     // Releases of tenures under way
+	queue
+	tenure     *tenure // the lock is held and handed on under this one
+	claims     *tenure // a list: they may hold the lock; see tenure.doubt
+	acquiring  int     // Acquires of claims under way
+	requesting int     // these, and all other Acquires and Extends under way
+	givingUp   int     // Releases of tenures under way
 
 	gaveUp chan struct{} // closed when givingUp is 0 again; nil if no caller waits for that
 
@@ -305,80 +302,6 @@ func (r *record) forget(t *tenure) {
 		r.unclaim(t)
 		r.settle()
 	}
-}
-
-// waiter is one Wait in the queue. It learns its outcome exactly once, unless it leaves the queue
-// first.
-type waiter struct {
-	ctx   context.Context
-	token string
-	ttl   time.Duration
-
-	told     chan struct{} // room for one
-	deadline time.Time     // it holds the lock until then
-	err      error         // or the backend failed
-
-	prev, next *waiter
-	left       bool // it is no longer in the queue
-}
-
-func (r *record) push(w *waiter) {
-	w.prev = r.last
-	if r.last != nil {
-		r.last.next = w
-	} else {
-		r.first = w
-	}
-	r.last = w
-}
-
-func (r *record) remove(w *waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		r.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		r.last = w.prev
-	}
-	w.prev, w.next, w.left = nil, nil, true
-}
-
-// tell takes w out of the queue and wakes it, after w.deadline or w.err has been set.
-func (r *record) tell(w *waiter) {
-	r.remove(w)
-	w.told <- struct{}{}
-}
-
-// leave is for a waiter whose context has ended. What it was about to get goes to the next.
-func (l *Locker) leave(r *record, w *waiter) {
-	s := r.shard
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !w.left {
-		r.remove(w)
-		if r.first == nil && r.abandon != nil {
-			r.abandoned = true
-			r.abandon()
-		}
-		return
-	}
-	if t := r.tenure; t != nil && t.heldBy(w.token, time.Now()) {
-		go func() { // it may take a request, for which the caller does not wait
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if r.tenure == t && t.heldBy(w.token, time.Now()) {
-				l.passOnLocked(t)
-			}
-		}()
-	}
-}
-
-// leftQueue is the error of a Wait whose context has ended in the queue.
-func leftQueue(ctx context.Context) error {
-	return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 }
 
 // cause returns err without the prefix of package locker, which adds it again when it returns the

@@ -19,6 +19,7 @@ type tenure struct {
 	values context.Context // of the call that the lock is held for
 
 	holder  string    // the token of the caller that has the lock; empty while it is handed on
+	granted *waiter   // of the holder; nil if it did not wait in the queue
 	expires time.Time // for the holder; never after until
 
 	until   time.Time     // the backend holds the lock until then, whatever is still under way
@@ -228,7 +229,8 @@ func (t *tenure) begin(until time.Time, ttl time.Duration) {
 func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now time.Time) (
 	released bool, err error) {
 	r, fresh := t.record, t.fresh
-	t.holder, t.fresh = "", 0
+	r.reuse(t.granted)
+	t.holder, t.granted, t.fresh = "", nil, 0
 	for {
 		w := r.first
 		switch {
@@ -241,7 +243,7 @@ func (l *Locker) handoffLocked(ctx context.Context, t *tenure, from string, now 
 			t.handoffs++
 			t.holder, t.values = w.token, w.ctx
 			t.expires = earlier(now.Add(w.ttl), t.until)
-			w.deadline = t.expires
+			w.deadline, t.granted = t.expires, w
 			r.tell(w)
 			l.watch(t, now)
 			return true, nil
