@@ -78,6 +78,12 @@ func BenchmarkObserved(b *testing.B) {
 	}
 }
 
+// A lock and its unlock allocate the token and the lease, and under the race detector once more.
+func TestAllocations(t *testing.T) {
+	ctx, l := t.Context(), memory.New()
+	assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() { require.NoError(t, cycles[0].run(ctx, l)) }), 3.0)
+}
+
 // An Observer costs three allocations or fewer.
 func TestObservedAllocations(t *testing.T) {
 	ctx := t.Context()
