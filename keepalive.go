@@ -31,8 +31,8 @@ func (l *Lease) startKeepAlive(ctx context.Context, ttl, maxHold time.Duration) 
 	k.timer = time.AfterFunc(l.third(k), l.extendInTime)
 }
 
-// kept returns the keep-alive, or nil if there is none. It needs l.mu, unless there is one.
-func (l *Lease) kept() *keepAlive {
+// keeping returns the keep-alive, or nil if there is none. It needs l.mu, unless there is one.
+func (l *Lease) keeping() *keepAlive {
 	if l.rare == nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (l *Lease) kept() *keepAlive {
 
 // extendInTime makes one extension of the keep-alive, schedules the next one, and then reports.
 func (l *Lease) extendInTime() {
-	k := l.kept()
+	k := l.keeping()
 	l.mu.Lock()
 	l.watchObserved()
 	if k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
@@ -56,7 +56,7 @@ func (l *Lease) extendInTime() {
 }
 
 func (l *Lease) extendOnce(ctx context.Context, cancel context.CancelFunc) (outcome EventKind, err error) {
-	k := l.kept()
+	k := l.keeping()
 	err = ErrNotHeld // unless Extend returns: it may end its goroutine with Goexit
 	defer func() {
 		cancel()
@@ -87,7 +87,7 @@ func (l *Lease) watchObserved() {
 func (l *Lease) endKeepAlive() {
 	l.mu.Lock()
 	defer l.unlock()
-	k := l.kept()
+	k := l.keeping()
 	k.until = time.Now()
 	k.timer.Stop()
 	l.watchObserved()
@@ -98,7 +98,7 @@ func (l *Lease) endKeepAlive() {
 func (l *Lease) reschedule() {
 	l.mu.Lock()
 	defer l.unlock()
-	if k := l.kept(); k != nil && l.state == held {
+	if k := l.keeping(); k != nil && l.state == held {
 		k.timer.Reset(l.third(k))
 	}
 }
@@ -106,7 +106,7 @@ func (l *Lease) reschedule() {
 // interruptKeepAlive cancels an extension of the keep-alive that is under way and returns a channel
 // that is closed when it has ended, or nil if there is none. It needs l.mu.
 func (l *Lease) interruptKeepAlive() <-chan struct{} {
-	k := l.kept()
+	k := l.keeping()
 	if k == nil || k.ended == nil {
 		return nil
 	}

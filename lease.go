@@ -37,14 +37,15 @@ type Lease struct {
 // rareParts is the part of a lease that is not needed if the lock is only taken and released. The
 // mu of the lease guards it.
 type rareParts struct {
-	keep      *keepAlive      // nil without keep-alive; set once, by newLease
-	extendErr error           // of the last extension while it was held
-	unsure    time.Duration   // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
-	minHold   time.Time       // Unlock does not release the lock before then; zero: no limit
-	lost      chan struct{}   // made by the first Lost
-	contexts  []*leaseContext // to cancel when the lease is lost
-	turn      chan struct{}   // holds a value while an Extend is under way: they go one at a time
-	unlocked  chan struct{}   // closed when the Unlock that is under way ends; made by what waits for it
+	keep      *keepAlive    // nil without keep-alive; set once, by newLease
+	extendErr error         // of the last extension while it was held
+	unsure    time.Duration // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
+	minHold   time.Time     // Unlock does not release the lock before then; zero: no limit
+
+	lost     chan struct{}   // made by the first Lost
+	contexts []*leaseContext // to cancel when the lease is lost
+	turn     chan struct{}   // holds a value while an Extend is under way: they go one at a time
+	unlocked chan struct{}   // closed when the Unlock under way ends; made by what waits for it
 }
 
 // needed returns the rare parts, to change them. It needs l.mu.
@@ -68,8 +69,8 @@ const (
 	detached
 )
 
-func newLease(ctx context.Context, obs *observation, l Locker, key, token string, ttl time.Duration, deadline time.Time,
-	o options) *Lease {
+func newLease(ctx context.Context, obs *observation, l Locker, key, token string, ttl time.Duration,
+	deadline time.Time, o options) *Lease {
 	lease := obs.newLease()
 	lease.locker, lease.key, lease.token, lease.obs = l, key, token, obs
 	lease.state, lease.deadline = held, deadline
@@ -163,120 +164,6 @@ func (l *Lease) Err() error {
 }
 
 var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// Extend replaces the remaining time of the lock with ttl, which may be shorter. A keep-alive
-// goes on with the new ttl. The error is [ErrNotHeld] if the lease is lost, and [ErrInvalidTTL]
-// if ttl is less than a millisecond or too long for the backend. After any other error the
-// outcome is unknown, and the request may still take effect later: the lease is held until its
-// Deadline, and Extend may be called again.
-//
-// If another extension is under way, such as one by the keep-alive, Extend first waits until it
-// or ctx has ended.
-func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	if l == nil || l.locker == nil {
-		return noLease("extend")
-	}
-	if err := checkTTL(ttl); err != nil {
-		return l.wrap("extend", err)
-	}
-	before := l.Deadline()
-	outcome, err := l.extend(ctx, ttl)
-	l.report(ctx, outcome, err)
-	// One that failed may have moved the deadline nearer: then keep-alive must try in time.
-	if err == nil || l.Deadline().Before(before) {
-		l.reschedule()
-	}
-	return err
-}
-
-// extend makes one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when
-// its turn comes. The caller reports the outcome when it has let go of all that others wait for,
-// since an Observer may use the lease.
-func (l *Lease) extend(ctx context.Context, ttl time.Duration) (outcome EventKind, err error) {
-	l.mu.Lock()
-	r := l.needed()
-	if r.turn == nil {
-		r.turn = make(chan struct{}, 1)
-	}
-	l.mu.Unlock()
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
-		return 0, l.wrap("extend", ctx.Err())
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, l.wrap("extend", err)
-	}
-
-	l.mu.Lock()
-	if !l.isHeld() {
-		l.mu.Unlock()
-		return 0, l.wrap("extend", ErrNotHeld)
-	}
-	if ttl == 0 {
-		ttl = l.kept().ttl
-		bounded := lazyctx.WithDeadline(ctx, time.Now().Add(l.keepAliveTimeout()))
-		defer bounded.Cancel()
-		ctx = bounded
-	}
-	next := time.Now().Add(ttl)
-	if next.Before(l.deadline) {
-		l.setDeadline(next)
-	}
-	l.mu.Unlock()
-
-	extended, err := l.locker.Extend(ctx, l.key, l.token, ttl)
-	if outcome, err = l.conclude(ttl, next, extended, err); err != nil {
-		err = l.wrap("extend", err)
-	}
-	return outcome, err
-}
-
-// report reports the outcome of an extension, and before that a loss that it noticed.
-func (l *Lease) report(ctx context.Context, outcome EventKind, err error) {
-	l.mu.Lock()
-	l.unlock()
-	if outcome != 0 {
-		l.obs.report(ctx, outcome, err)
-	}
-}
-
-// conclude updates the lease after an extension by ttl, to next, and returns the error and what to
-// report. A loss is left for unlock to report.
-func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) (EventKind, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := l.needed()
-	if l.state == held {
-		r.extendErr = err
-	}
-	switch {
-	case err != nil:
-		if !errors.Is(err, ErrInvalidTTL) && (r.unsure == 0 || ttl < r.unsure) {
-			r.unsure = ttl
-		}
-		if errors.Is(err, ErrNotHeld) || !l.isHeld() { // lost, or cut short by Unlock
-			return 0, err
-		}
-		return ExtendFailed, err
-	case !extended:
-		if l.state == held {
-			l.lose(refused)
-		}
-		return 0, ErrNotHeld
-	case !l.isHeld(): // the reply came after the deadline, or after an Unlock
-		return 0, ErrNotHeld
-	}
-	if r.unsure > 0 && r.unsure < ttl {
-		next = next.Add(r.unsure - ttl)
-	}
-	l.setDeadline(next)
-	if k := l.kept(); k != nil {
-		k.ttl = ttl
-	}
-	return Extended, nil
-}
 
 // Fence returns a fencing number, which is greater than every number minted for this key before,
 // by any holder, and less than 2^63. Pass it to the resource that the lock protects, and let the
@@ -491,7 +378,7 @@ func (l *Lease) stopTimers() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	if k := l.kept(); k != nil {
+	if k := l.keeping(); k != nil {
 		k.timer.Stop()
 	}
 }

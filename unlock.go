@@ -49,7 +49,8 @@ func (l *Lease) release(ctx context.Context) (free bool) {
 	return l.state == done
 }
 
-// unlockWithin unlocks on a context that has the values of ctx, and ends with it if that is asked for.
+// unlockWithin unlocks on a context that has the values of ctx, and that ends with ctx if
+// endsWithCtx.
 func (l *Lease) unlockWithin(ctx context.Context, endsWithCtx bool) error {
 	b, err := l.beginUnlock()
 	if err != nil {
@@ -123,7 +124,8 @@ func (l *Lease) unlockWithin(ctx context.Context, endsWithCtx bool) error {
 
 // releaseContext returns the context for a Release. A lease is held before one Unlock only, so that
 // one can use the lease's own.
-func (l *Lease) releaseContext(ctx context.Context, endsWithCtx bool, before leaseState, end time.Time) *lazyctx.Context {
+func (l *Lease) releaseContext(ctx context.Context, endsWithCtx bool, before leaseState, end time.Time) (
+	own *lazyctx.Context) {
 	switch {
 	case endsWithCtx:
 		return lazyctx.WithDeadline(ctx, end)

@@ -192,8 +192,8 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 }
 
 // tryMinHold returns the error of a MinHold longer than the ttl that the backend cannot express,
-// while nothing has been done under the lock yet. It asks by extending a lock that no token holds; the answer is
-// otherwise ignored.
+// while nothing has been done under the lock yet. It asks by extending a lock that no token holds;
+// the answer is otherwise ignored.
 func (a *acquisition) tryMinHold(ctx context.Context) error {
 	_, err := a.locker.Extend(ctx, a.key, randomToken(), a.opts.minHold)
 	if errors.Is(err, ErrInvalidTTL) {

@@ -17,7 +17,7 @@ type Context struct {
 	parent   context.Context
 	deadline time.Time
 
-	mu       sync.Mutex // guards changes of the following
+	mu       sync.Mutex // guards the following, but anyone may load what is atomic
 	state    atomic.Uint32
 	detached bool                  // only the parent's values count; never changes
 	over     bool                  // Cancel was called
@@ -156,8 +156,8 @@ func ErrAt(ctx context.Context, now time.Time) error {
 	return ctx.Err()
 }
 
-// isOpen reports whether c has not ended, unless its deadline has passed unnoticed. A false result may
-// be wrong. It does not need c.mu.
+// isOpen reports whether c has not ended, except that its deadline may have passed unnoticed. A
+// false result may be wrong. It does not need c.mu.
 func (c *Context) isOpen() bool {
 	return c.state.Load() == running && (c.detached || c.timed.Load() == nil && c.parent.Err() == nil)
 }

@@ -162,6 +162,48 @@ func TestInit(t *testing.T) {
 	assert.Equal(t, context.Canceled, part.Err())
 }
 
+func TestInitWithoutCancel(t *testing.T) {
+	var part lazyctx.Context
+	parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+	part.InitWithoutCancel(parent, time.Now().Add(time.Hour))
+	cancel()
+	assert.NoError(t, part.Err())
+	assert.Equal(t, "v", part.Value(key{}))
+	part.Cancel()
+	assert.Equal(t, context.Canceled, part.Err())
+}
+
+// ErrAt notices whatever ends a context, and a deadline by the reading that it is given.
+func TestErrAt(t *testing.T) {
+	now := time.Now()
+	end := now.Add(time.Minute)
+	for name, c := range map[string]struct {
+		end  func(c *lazyctx.Context, cancelParent func())
+		want error
+	}{
+		"not":      {func(*lazyctx.Context, func()) {}, nil},
+		"canceled": {func(c *lazyctx.Context, _ func()) { c.Cancel() }, context.Canceled},
+		"parent":   {func(_ *lazyctx.Context, cancelParent func()) { cancelParent() }, context.Canceled},
+	} {
+		for _, watched := range []bool{false, true} {
+			parent, cancel := context.WithCancel(t.Context())
+			ctx := lazyctx.WithDeadline(parent, end)
+			if watched {
+				ctx.Done()
+			}
+			assert.NoError(t, lazyctx.ErrAt(ctx, now), name)
+			c.end(ctx, cancel)
+			assert.Equal(t, c.want, lazyctx.ErrAt(ctx, now), name)
+			ctx.Cancel()
+			cancel()
+			assert.Equal(t, context.Canceled, lazyctx.ErrAt(parent, now), "a context of another package")
+		}
+	}
+	past := lazyctx.WithoutCancel(t.Context(), now)
+	defer past.Cancel()
+	assert.Equal(t, context.DeadlineExceeded, lazyctx.ErrAt(past, end))
+}
+
 func TestEarlierDeadlineOfParent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parent, cancel := context.WithTimeout(t.Context(), time.Second)
