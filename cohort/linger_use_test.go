@@ -42,6 +42,27 @@ func TestLingerInspect(t *testing.T) {
 	})
 }
 
+// A lock that is broken goes to the process that waits for it. Its release then reports the loss,
+// since it asks the backend for a lock that is known to be wanted.
+func TestLingerBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New()
+		l, other := lingering(m), lingering(m)
+		lease := mustLock(t, l, time.Minute)
+		served := make(chan *locker.Lease)
+		go func() { served <- mustLock(t, other, time.Minute) }()
+		synctest.Wait()
+		_, err := locker.Break(t.Context(), m, "k")
+		require.NoError(t, err)
+		next := <-served
+		assert.ErrorIs(t, lease.Unlock(t.Context()), locker.ErrNotHeld)
+		require.NoError(t, next.Unlock(t.Context()))
+		require.NoError(t, l.Close())
+		require.NoError(t, other.Close())
+		assert.Empty(t, held(t, m))
+	})
+}
+
 // tardy inspects, and then lets time pass before it answers.
 type tardy struct {
 	*memory.Locker
