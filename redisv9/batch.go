@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker/internal/inflight"
@@ -20,64 +20,33 @@ const maxBatch = 128
 // batches let the calls of a Locker travel together. While fewer than slots requests are under way,
 // a call is a request of its own, on its caller's goroutine and context. Further calls queue. A
 // request that ends gives its slot to the queue: a single call takes it and goes alone, and several
-// become one pipeline. So no call waits while a slot is free, and there is neither a timer nor a
-// goroutine, except for the pipelines under way.
+// become one pipeline. So no call waits while a slot is free. A call has neither a goroutine nor a
+// timer: a pipeline under way has a goroutine, and all calls share an alarm.
 type batches struct {
 	locker *Locker
 	slots  int
 	always bool // for tests: a call that goes alone is a pipeline as well
 
 	mu          sync.Mutex
-	busy        int      // slots in use: all of them, while calls queue
-	first, last *batched // the queue
-	queued      int      // its length
+	busy        int          // slots in use: all of them, while calls queue
+	first, last *batched     // the queue
+	queued      int          // its length
+	running     [][]*batched // the batches under way
+	alarm       *time.Timer  // nil until it is set for the first time
+	alarmAt     time.Time    // zero: the alarm is not set
 }
-
-// batched is a call that had to queue, and its command in a pipeline. Its caller can withdraw it
-// until it is written. From then on the command and the Sending belong to the pipeline, and the
-// caller can only leave them behind; they are the caller's again when ready is closed.
-type batched struct {
-	redis.Cmder
-	batches *batches
-	sending *redislock.Sending
-	ready   chan struct{}
-	state   atomic.Int32 // waiting, withdrawn or underWay
-
-	// Guarded by the batches' lock:
-	prev, next *batched // in the queue
-	isQueued   bool
-	isOver     bool
-	ended      func() // called when it is over, since its caller has left it behind
-
-	answered bool // by the server
-
-	// The outcome, once it is over:
-	alone   bool // it is to be sent as a request of its own,
-	hasSlot bool // and has a slot
-	err     error
-}
-
-const (
-	waiting   = iota // in the queue, or in a batch that has not been written yet
-	withdrawn        // its caller has left, and it will not be sent
-	underWay         // or answered
-)
 
 // process sends a command and returns the error of its reply, or of the lack of one. If s's context
 // ends before, the command may still be under way.
 func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
-	c := b.enter(s, cmd)
-	if c == nil {
+	if b.takeFree() {
 		defer b.pass()
 		return b.locker.sendAlone(s, cmd)
 	}
-	select {
-	case <-c.ready:
-	case <-s.Ctx.Done():
-		if c.withdraw() || b.locker.locks.Leave(s, c.ready, c.leave) {
-			return s.Ctx.Err()
-		}
-		<-c.ready
+	c := newBatched(b, s, cmd)
+	b.enter(c)
+	if !c.wait() {
+		return s.Ctx.Err()
 	}
 	if c.hasSlot {
 		defer b.pass()
@@ -88,23 +57,27 @@ func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
 	return b.locker.sendAlone(s, cmd)
 }
 
-// enter takes a slot, and returns nil, or queues.
-func (b *batches) enter(s *redislock.Sending, cmd redis.Cmder) *batched {
+// takeFree takes a free slot for a call that goes alone, and reports whether there was one.
+func (b *batches) takeFree() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	isFree := b.busy < b.slots
-	if isFree {
-		b.busy++
-		if !b.always {
-			return nil
-		}
+	if b.always || b.busy == b.slots {
+		return false
 	}
-	c := &batched{Cmder: cmd, batches: b, sending: s, ready: make(chan struct{})}
+	b.busy++
+	return true
+}
+
+// enter queues a call. A slot that has become free meanwhile is given to the queue.
+func (b *batches) enter(c *batched) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.push(c)
-	if isFree {
+	b.setAlarm(c.deadline)
+	if b.busy < b.slots {
+		b.busy++
 		b.passLocked()
 	}
-	return c
 }
 
 func (b *batches) push(c *batched) {
@@ -141,7 +114,7 @@ func (b *batches) pass() {
 }
 
 func (b *batches) passLocked() {
-	if batch := b.take(); len(batch) > 0 {
+	if batch := b.take(); batch != nil {
 		go b.run(batch)
 	}
 }
@@ -152,9 +125,7 @@ func (b *batches) take() []*batched {
 	for b.queued == 1 && !b.always {
 		c := b.first
 		b.remove(c)
-		if c.state.CompareAndSwap(waiting, underWay) { // its caller has not just left
-			c.alone, c.hasSlot, c.isOver = true, true, true
-			close(c.ready)
+		if c.goAlone() {
 			return nil
 		}
 	}
@@ -168,14 +139,23 @@ func (b *batches) take() []*batched {
 		batch[i] = b.first
 		b.remove(b.first)
 	}
+	b.running = append(b.running, batch)
 	return batch
+}
+
+// ended forgets a batch that take has returned.
+func (b *batches) ended(batch []*batched) {
+	b.running = slices.DeleteFunc(b.running, func(r []*batched) bool { return r[0] == batch[0] })
 }
 
 // run sends batches in a slot, until fewer than two calls queue.
 func (b *batches) run(batch []*batched) {
 	defer func() {
 		if batch != nil { // a hook has ended the goroutine
-			b.pass()
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.ended(batch)
+			b.passLocked()
 		}
 	}()
 	for batch != nil {
@@ -183,41 +163,17 @@ func (b *batches) run(batch []*batched) {
 		// Callers that have more to send can then queue before the next batch is made.
 		runtime.Gosched()
 		b.mu.Lock()
+		b.ended(batch)
 		batch = b.take()
 		b.mu.Unlock()
 	}
-}
-
-// withdraw takes a call back that has not been sent, and reports whether it could.
-func (c *batched) withdraw() bool {
-	if !c.state.CompareAndSwap(waiting, withdrawn) {
-		return false
-	}
-	b := c.batches
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c.isQueued {
-		b.remove(c)
-	}
-	return true
-}
-
-// leave leaves a call behind that is under way, and reports whether it is.
-func (c *batched) leave(ended func()) bool {
-	c.batches.mu.Lock()
-	defer c.batches.mu.Unlock()
-	if c.isOver {
-		return false
-	}
-	c.ended = ended
-	return true
 }
 
 // send sends a batch as one pipeline. A panic, of a hook for instance, has no caller that could
 // recover it.
 func (b *batches) send(batch []*batched) {
 	err := inflight.ErrGoexit
-	defer func() { b.finish(batch, err) }()
+	defer func() { finish(batch, err) }()
 	ctx, cancel := contextOf(batch)
 	defer cancel()
 	pipe := b.locker.client.Pipeline()
@@ -242,69 +198,63 @@ func contextOf(batch []*batched) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), last)
 }
 
-// leftOut takes the place of a call whose caller has left since its batch was made, as commands
-// cannot be taken out of a pipeline.
-var leftOut = []any{"ping"}
-
-// Args returns the command's arguments. go-redis calls it to write the command: what was withdrawn
-// before that is not sent.
-func (c *batched) Args() []any {
-	if c.state.CompareAndSwap(waiting, underWay) {
-		c.sending.BeginInBatch(c.Cmder, c.batches.locker.runsOnConnect)
-	} else if c.state.Load() == withdrawn {
-		return leftOut
-	}
-	return c.Cmder.Args()
-}
-
-// SetErr sets the command's error. Only the first reply counts: when go-redis gives up a pipeline
-// that it was about to repeat, it also sets the error of commands that have been answered.
-func (c *batched) SetErr(err error) {
-	if c.answered {
-		return
-	}
-	_, isReply := err.(redis.Error) // and not one that wraps it
-	c.answered = err == nil || isReply
-	c.Cmder.SetErr(err)
-}
-
 var errNoReply = errors.New("the pipeline ended without a reply to this command")
 
 // finish hands out the outcomes of a batch whose pipeline has ended with err. If go-redis was about
 // to repeat the pipeline, every command without a reply, or with one that is an error, is left to
 // its caller, if that is still there: go-redis repeats single commands by the same rules.
-func (b *batches) finish(batch []*batched, err error) {
+func finish(batch []*batched, err error) {
 	repeats := errors.Is(err, redislock.ErrSentBefore)
 	if err == nil || errors.Is(err, redis.Nil) {
 		err = errNoReply
 	}
-	b.mu.Lock()
-	for i, c := range batch {
-		if !c.state.CompareAndSwap(waiting, underWay) {
-			if c.state.Load() == withdrawn {
-				batch[i] = nil
-				continue
-			}
-			c.sending.End()
-		}
-		switch reply := c.Cmder.Err(); {
-		case c.answered && (!repeats || reply == nil || errors.Is(reply, redis.Nil)):
-			c.err = reply
-		case repeats:
-			c.alone = true
-		default:
-			c.err = err
-		}
-		c.isOver = true
-	}
-	b.mu.Unlock()
 	for _, c := range batch {
-		if c == nil {
-			continue
-		}
-		if c.ended != nil {
-			c.ended()
-		}
-		close(c.ready)
+		c.finish(err, repeats)
 	}
+}
+
+// alarmPause is the least time between two alarms, since each of them looks at all calls.
+const alarmPause = 10 * time.Millisecond
+
+// setAlarm sets the alarm for a deadline, unless that is zero or the alarm is earlier anyway.
+func (b *batches) setAlarm(deadline time.Time) {
+	if deadline.IsZero() || !b.alarmAt.IsZero() && !deadline.Before(b.alarmAt) {
+		return
+	}
+	b.alarmAt = deadline
+	if in := time.Until(deadline); b.alarm == nil {
+		b.alarm = time.AfterFunc(in, b.ring)
+	} else {
+		b.alarm.Reset(in)
+	}
+}
+
+// ring wakes the callers whose deadlines have passed, and sets the alarm for the others.
+func (b *batches) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	var next time.Time
+	look := func(c *batched) {
+		switch {
+		case c.deadline.IsZero() || c.state.Load() == over:
+		case !now.Before(c.deadline):
+			c.wakeUp()
+		case next.IsZero() || c.deadline.Before(next):
+			next = c.deadline
+		}
+	}
+	for c := b.first; c != nil; c = c.next {
+		look(c)
+	}
+	for _, batch := range b.running {
+		for _, c := range batch {
+			look(c)
+		}
+	}
+	b.alarmAt = time.Time{}
+	if soonest := now.Add(alarmPause); !next.IsZero() && next.Before(soonest) {
+		next = soonest
+	}
+	b.setAlarm(next)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/lazyctx"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/redis/go-redis/v9"
@@ -344,7 +345,8 @@ func TestBatchOnConnect(t *testing.T) {
 	}
 }
 
-// On a server that hangs, every caller leaves at its own deadline, and no slot is lost.
+// On a server that hangs, every caller leaves at its own deadline, and no slot is lost. Contexts like
+// Unlock's have no timer of their own.
 func TestBatchOnHungServer(t *testing.T) {
 	for name, o := range map[string]*redis.Options{
 		"defaults":              {},
@@ -362,11 +364,9 @@ func TestBatchOnHungServer(t *testing.T) {
 			late := make([]time.Duration, 200) // after their deadlines
 			for i := range late {
 				all.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(100+2*i)*time.Millisecond)
-					defer cancel()
-					_, err := l.Acquire(ctx, fmt.Sprint(i), "t", time.Minute)
+					deadline := time.Now().Add(time.Duration(100+2*i) * time.Millisecond)
+					_, err := l.Acquire(bounded(t, i%2 == 0, deadline), fmt.Sprint(i), "t", time.Minute)
 					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					deadline, _ := ctx.Deadline()
 					late[i] = time.Since(deadline)
 				})
 			}
@@ -378,6 +378,60 @@ func TestBatchOnHungServer(t *testing.T) {
 			acquires(t, l, "after", "t", time.Minute)
 		})
 	}
+}
+
+// bounded returns a context with a deadline: one of package context, or one like Unlock's.
+func bounded(t *testing.T, likeUnlock bool, deadline time.Time) context.Context {
+	t.Helper()
+	if likeUnlock {
+		ctx := lazyctx.WithoutCancel(t.Context(), deadline)
+		t.Cleanup(ctx.Cancel)
+		return ctx
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), deadline)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Callers without a timer leave when their deadlines pass, in whatever order they came, whether
+// their calls queue or are under way.
+func TestBatchAlarm(t *testing.T) {
+	srv := testserver.Redis(t)
+	// With this option the calls are made on their callers' goroutines, whatever their deadlines.
+	l, h := newBatching(t, 1, &redis.Options{Addr: srv.Addr, ContextTimeoutEnabled: true})
+	written := make(chan struct{})
+	h.before = sync.OnceFunc(func() { close(written) })
+	free := h.jam(t, l, 1)
+	defer srv.Continue()
+	begin := time.Now()
+	var seconds []time.Duration
+	var all []<-chan outcome
+	add := func(after ...time.Duration) {
+		for _, d := range after {
+			ctx := bounded(t, true, begin.Add(d*time.Second))
+			all = append(all, queues(t, ctx, l, acquireCall(l, fmt.Sprint(len(all)), "t"))...)
+			seconds = append(seconds, d)
+		}
+	}
+	add(60, 2, 1, 3) // in a batch
+	srv.Pause()
+	free()
+	<-written
+	add(4, 2, 60, 1) // in the queue
+	for i, done := range all {
+		if seconds[i] == 60 {
+			continue
+		}
+		require.ErrorIs(t, result(t, done).err, context.DeadlineExceeded)
+		assert.GreaterOrEqual(t, time.Since(begin), seconds[i]*time.Second)
+	}
+	assert.Less(t, time.Since(begin), 30*time.Second, "before any other end")
+	assert.Equal(t, 1, redisv9.Queued(l))
+	srv.Continue()
+	for _, i := range []int{0, 6} {
+		assert.Equal(t, outcome{ok: true}, result(t, all[i]))
+	}
+	isIdle(t, l)
 }
 
 // Callers that come and go while connections break never share a lock, and leave nothing behind.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,8 +16,9 @@ const Never = time.Duration(1<<63 - 1)
 // Calls are the calls that a Locker's callers have left behind. The zero value is ready to use. It
 // holds an entry for a token only while such a call is under way.
 type Calls struct {
-	mu   sync.Mutex
-	left map[string][]<-chan struct{} // by token; each is closed when its call returns
+	tokens atomic.Int64 // the length of left, for those who do not have to look at it
+	mu     sync.Mutex
+	left   map[string][]<-chan struct{} // by token; each is closed when its call returns
 }
 
 // Do runs call, an operation for token, and returns what it returns. If ctx has ended before or
@@ -76,7 +78,7 @@ func apart[T any](ctx context.Context, c *Calls, token string, call func() (T, e
 
 // Wait returns when no call that was left behind for token is under way, or with ctx's error.
 func (c *Calls) Wait(ctx context.Context, token string) error {
-	for {
+	for c.tokens.Load() > 0 {
 		c.mu.Lock()
 		var done <-chan struct{}
 		if left := c.left[token]; len(left) > 0 {
@@ -92,6 +94,7 @@ func (c *Calls) Wait(ctx context.Context, token string) error {
 			return ctx.Err()
 		}
 	}
+	return nil
 }
 
 // Leave abandons a call for token, by its function leave, as [Apart.Leave] does. If leave reports
@@ -107,6 +110,7 @@ func (c *Calls) Leave(token string, done <-chan struct{}, leave func(ended func(
 		c.left = make(map[string][]<-chan struct{})
 	}
 	c.left[token] = append(c.left[token], done)
+	c.tokens.Store(int64(len(c.left)))
 	return true
 }
 
@@ -119,4 +123,5 @@ func (c *Calls) remove(token string, done <-chan struct{}) {
 	} else {
 		c.left[token] = left
 	}
+	c.tokens.Store(int64(len(c.left)))
 }

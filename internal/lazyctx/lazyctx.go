@@ -70,6 +70,9 @@ func WithoutCancel(parent context.Context, deadline time.Time) *Context {
 // Deadline implements [context.Context].
 func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
 
+// IsDetached reports whether only the deadline, or Cancel, can end the context.
+func (c *Context) IsDetached() bool { return c.detached }
+
 // Done implements [context.Context].
 func (c *Context) Done() <-chan struct{} {
 	c.mu.Lock()

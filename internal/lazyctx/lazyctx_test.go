@@ -245,3 +245,9 @@ func TestAllocations(t *testing.T) {
 		}), 1.0, name)
 	}
 }
+
+func TestIsDetached(t *testing.T) {
+	deadline := time.Now().Add(time.Minute)
+	assert.True(t, lazyctx.WithoutCancel(t.Context(), deadline).IsDetached())
+	assert.False(t, lazyctx.WithDeadline(t.Context(), deadline).IsDetached())
+}

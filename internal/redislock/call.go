@@ -124,8 +124,10 @@ func (s *Sending) MarshalBinary() ([]byte, error) {
 	if s.inBatch && s.sends > s.before {
 		return nil, ErrSentBefore
 	}
-	if err := s.Ctx.Err(); err != nil && !s.inBatch {
-		return nil, err // unwrapped, since go-redis must not take it for a passing error
+	if !s.inBatch {
+		if err := s.Ctx.Err(); err != nil {
+			return nil, err // unwrapped, since go-redis must not take it for a passing error
+		}
 	}
 	// A Cluster redirects a command, and sends it again when it had no answer.
 	if s.command != nil && s.didNothing(s.command.Err()) {

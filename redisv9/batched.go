@@ -1,0 +1,184 @@
+package redisv9
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golockers/locker/internal/lazyctx"
+	"github.com/golockers/locker/internal/redislock"
+	"github.com/redis/go-redis/v9"
+)
+
+// batched is a call that had to queue, and its command in a pipeline. Its caller can withdraw it
+// until it is written. From then on the command and the Sending belong to the pipeline, and the
+// caller can only leave them behind; they are the caller's again when it is over.
+type batched struct {
+	redis.Cmder
+	batches *batches
+	sending *redislock.Sending
+	state   atomic.Int32
+
+	// How its caller waits: for a value in wake, which has room for one, or the end of its context.
+	// There may be more values than reasons.
+	wake     chan struct{}
+	done     <-chan struct{} // nil if the context never ends, or at the deadline,
+	deadline time.Time       // at which the batches' alarm wakes the caller; zero: it does not
+
+	// Guarded by the batches' lock:
+	prev, next *batched // in the queue
+	isQueued   bool
+
+	answered bool // by the server
+
+	// Set by a caller that leaves it behind:
+	ended func()        // called when it is over,
+	gone  chan struct{} // and closed after that
+
+	// The outcome, once it is over:
+	alone   bool // it is to be sent as a request of its own,
+	hasSlot bool // and has a slot
+	err     error
+}
+
+// The states of a call.
+const (
+	waiting   = iota // in the queue, or in a batch that has not been written yet
+	withdrawn        // its caller has left, and it will not be sent
+	underWay         // or answered
+	left             // the same, and its caller has left
+	over             // it has an outcome
+)
+
+var wakes = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
+
+func newBatched(b *batches, s *redislock.Sending, cmd redis.Cmder) *batched {
+	c := &batched{Cmder: cmd, batches: b, sending: s, wake: wakes.Get().(chan struct{})}
+	c.deadline, c.done = endOf(s.Ctx)
+	return c
+}
+
+// endOf returns what ends a context: a deadline and nothing else, or a channel. The channel of an
+// Unlock's context would cost a timer.
+func endOf(ctx context.Context) (deadline time.Time, done <-chan struct{}) {
+	if l, ok := ctx.(*lazyctx.Context); ok && l.IsDetached() {
+		deadline, _ = ctx.Deadline()
+		return deadline, nil
+	}
+	return time.Time{}, ctx.Done()
+}
+
+// wait returns true when the call is over, or false if its context has ended before.
+func (c *batched) wait() bool {
+	for c.state.Load() != over {
+		if c.done == nil {
+			<-c.wake
+		} else {
+			select {
+			case <-c.wake:
+			case <-c.done:
+			}
+		}
+		if c.state.Load() != over && c.sending.Ctx.Err() != nil && c.leave() {
+			return false
+		}
+	}
+	wakes.Put(c.wake)
+	return true
+}
+
+func (c *batched) wakeUp() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leave withdraws a call, or leaves it behind. It reports false if the call is over.
+func (c *batched) leave() bool {
+	if c.state.CompareAndSwap(waiting, withdrawn) {
+		b := c.batches
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if c.isQueued {
+			b.remove(c)
+		}
+		return true
+	}
+	c.gone = make(chan struct{})
+	return c.batches.locker.locks.Leave(c.sending, c.gone, func(ended func()) bool {
+		c.ended = ended
+		return c.state.CompareAndSwap(underWay, left)
+	})
+}
+
+// goAlone gives a slot to a call that has been in no batch, and reports whether its caller has not
+// just left.
+func (c *batched) goAlone() bool {
+	c.alone, c.hasSlot = true, true
+	if !c.state.CompareAndSwap(waiting, over) {
+		return false
+	}
+	c.wakeUp()
+	return true
+}
+
+// leftOut takes the place of a call whose caller has left since its batch was made, as commands
+// cannot be taken out of a pipeline.
+var leftOut = []any{"ping"}
+
+// Args returns the command's arguments. go-redis calls it to write the command: what was withdrawn
+// before that is not sent.
+func (c *batched) Args() []any {
+	if c.state.CompareAndSwap(waiting, underWay) {
+		c.sending.BeginInBatch(c.Cmder, c.batches.locker.runsOnConnect)
+	} else if c.state.Load() == withdrawn {
+		return leftOut
+	}
+	return c.Cmder.Args()
+}
+
+// SetErr sets the command's error. Only the first reply counts: when go-redis gives up a pipeline
+// that it was about to repeat, it also sets the error of commands that have been answered.
+func (c *batched) SetErr(err error) {
+	if c.answered {
+		return
+	}
+	_, isReply := err.(redis.Error) // and not one that wraps it
+	c.answered = err == nil || isReply
+	c.Cmder.SetErr(err)
+}
+
+// finish hands out the outcome of a call whose batch has ended. err is that of a call without a
+// reply. If the batch was about to be repeated, the call is left to its caller instead.
+func (c *batched) finish(err error, repeats bool) {
+	before := c.state.Load()
+	if before == withdrawn {
+		return
+	}
+	if before != waiting { // it may have been written
+		c.sending.End()
+	}
+	switch reply := c.Cmder.Err(); {
+	case c.answered && (!repeats || reply == nil || errors.Is(reply, redis.Nil)):
+		c.err = reply
+	case repeats:
+		c.alone = true
+	default:
+		c.err = err
+	}
+	if before == waiting {
+		if c.state.CompareAndSwap(waiting, over) { // its caller has not just left
+			c.wakeUp()
+		}
+		return
+	}
+	if c.state.Swap(over) == left {
+		c.ended()
+		close(c.gone)
+		return
+	}
+	c.wakeUp()
+}
