@@ -25,19 +25,20 @@ type scenario struct {
 }
 
 var lockScenarios = []scenario{
-	{name: "uncontended-1", processes: 1, goroutines: 1, ownKeys: true, length: 400 * time.Millisecond},
-	{name: "uncontended-32", processes: 1, goroutines: 32, ownKeys: true, length: 400 * time.Millisecond},
+	{name: "uncontended-1", processes: 1, goroutines: 1, ownKeys: true, length: 600 * time.Millisecond},
+	{name: "uncontended-32", processes: 1, goroutines: 32, ownKeys: true, length: 800 * time.Millisecond},
 	{name: "one-key-1x32", processes: 1, goroutines: 32, length: 600 * time.Millisecond},
 	{name: "one-key-4x8", processes: 4, goroutines: 8, length: 2400 * time.Millisecond},
 	{name: "hand-off", processes: 4, goroutines: 1, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond,
-		length: 1200 * time.Millisecond, least: 100 * time.Millisecond},
+		length: 2400 * time.Millisecond, least: 100 * time.Millisecond},
 }
 
-// crowdScenarios are more of the first two: every goroutine has a lock of its own.
+// crowdScenarios are more of the first two: every goroutine has a lock of its own. The more goroutines,
+// the longer they take to start, which is not what is measured.
 var crowdScenarios = []scenario{
 	{name: "uncontended-8", processes: 1, goroutines: 8, ownKeys: true, length: 400 * time.Millisecond},
-	{name: "uncontended-256", processes: 1, goroutines: 256, ownKeys: true, length: 400 * time.Millisecond},
-	{name: "uncontended-1000", processes: 1, goroutines: 1000, ownKeys: true, length: 400 * time.Millisecond},
+	{name: "uncontended-256", processes: 1, goroutines: 256, ownKeys: true, length: 1600 * time.Millisecond},
+	{name: "uncontended-1000", processes: 1, goroutines: 1000, ownKeys: true, length: 3200 * time.Millisecond},
 }
 
 func shorter(scenarios []scenario, length time.Duration) []scenario {

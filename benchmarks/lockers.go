@@ -42,7 +42,7 @@ const ttl = 20 * time.Second
 var redisLocks = []contender{
 	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
 	{"redisv9+batch", true, func(j job) (lock, error) {
-		return with(redisv9.New(goredis(j), redisv9.WithBatching(4))), nil
+		return with(redisv9.New(goredis(j), redisv9.WithBatching(8))), nil
 	}},
 	{"redisv9+cohort", true, func(j job) (lock, error) {
 		return with(cohort.New(redisv9.New(goredis(j)))), nil
