@@ -102,6 +102,11 @@ func TestQuantiles(t *testing.T) {
 	}
 	assert.InEpsilon(t, 500*time.Millisecond, h.quantile(0.5), 0.03)
 	assert.InEpsilon(t, 990*time.Millisecond, h.quantile(0.99), 0.03)
+	for d := 10 * time.Nanosecond; d < time.Minute; d += 1 + d/7 {
+		one := newHist()
+		one.add(d)
+		assert.InEpsilon(t, d, one.quantile(0.5), 0.02)
+	}
 	h.add(0)
 	h.add(-1)
 	h.add(1000 * time.Hour)
