@@ -102,11 +102,12 @@ func advice(err error) string {
 		{"unknown authority", "give the server's certificate authority with the option ca=FILE"},
 		{"first record does not look like a TLS handshake", "the server does not use TLS: use redis://"},
 		{"connection refused", "check that the server runs, and the host and port in the URL"},
-		{"no answer within", "the server does not answer in time: check that the server runs, the URL, and the network"},
 		{"no such host", "check the host in the URL"},
 		{"in the format of package redigo", "use redigo://, or another prefix"},
 		{"no lock of this package", "use redis://, or another prefix"},
 		{"OOM", "the server is full"},
+		{"no answer within", "the server does not answer in time: check that the server runs, the URL, and the network"},
+		{"no connection within", "the server does not answer in time: check that the server runs, the URL, and the network"},
 	} {
 		if strings.Contains(text, known.part) {
 			return known.advice

@@ -77,14 +77,22 @@ func (s *supervisor) stop() {
 	s.killAt = time.Now().Add(s.flags.grace)
 	if s.loss = s.lease.Err(); s.loss == nil {
 		s.killAt = s.lease.Deadline()
-		s.loss = fmt.Errorf("%s does not answer", s.backend.Name)
-		if err := s.observer.err(); err != nil {
-			s.loss = fmt.Errorf("%s: %w", s.backend.Name, cause(err))
-		}
+		s.loss = fmt.Errorf("%s: %w", s.backend.Name, s.reason())
 	}
 	fmt.Fprintf(os.Stderr, "locker: the lock %q is lost, so the command is stopped: %s\n",
 		s.flags.key, oneLine(cause(s.loss)))
 	s.process.terminate()
+}
+
+// reason returns why the lock was not extended in time. Each extension has a time limit of its own,
+// which passes at about the moment when a command with the default grace has to be stopped, so an
+// extension without an answer may have ended or not.
+func (s *supervisor) reason() error {
+	if err := cause(s.observer.err()); err != nil && err != context.DeadlineExceeded { // else its text says less
+		return err
+	}
+	extended := s.lease.Deadline().Add(-s.flags.ttl)
+	return fmt.Errorf("no answer yet; the lock was taken or extended %v ago", round(time.Since(extended)))
 }
 
 // stopped follows a command that the terminal has stopped, or gives it the terminal that it wants. A
