@@ -18,12 +18,6 @@ local function unclaimed() -- returns how many of the permits wait to be claimed
 	return redis.call('ZCOUNT', queue, 0.5, 0.5 + (count - 1) / 128)
 end
 
-local function dropQueue() -- unless it has entries or marks
-	if redis.call('ZCOUNT', queue, 0, '+inf') == 0 then
-		redis.call('DEL', queue)
-	end
-end
-
 -- own is the number of the permit that the token holds, or nil.
 local values, own = redis.call('MGET', unpack(KEYS, 2))
 for i, value in ipairs(values) do

@@ -39,18 +39,4 @@ if not frees and not chooseFree(1) then
 	dropQueue()
 	return left * 2
 end
-
--- Give the permit to the next in the queue, even if its holder has lost it.
-local result, isClaim = serve()
-if result ~= 'served' then
-	redis.call('DEL', lock)
-end
-if frees then
-	redis.pcall('PUBLISH', lock, '')
-end
-dropQueue()
-local outcome = frees and 1 or left * 2
-if result == 'more' then
-	return outcome + 10
-end
-return outcome + (isClaim and result == 'served' and 20 or 0)
+--include handoff

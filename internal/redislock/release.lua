@@ -36,25 +36,7 @@ end
 local frees = holder == token and (not nonce or redis.call('ZSCORE', queue, nonce))
 if holder and not frees then
 	redis.call('ZREM', queue, '') -- as above
-	if redis.call('ZCOUNT', queue, 0, '+inf') == 0 then
-		redis.call('DEL', queue)
-	end
+	dropQueue()
 	return left * 2
 end
-
--- Give the lock to the next in the queue, even if its holder has lost it.
-local result, isClaim = serve()
-if result ~= 'served' then
-	redis.call('DEL', lock)
-end
-if frees then
-	redis.pcall('PUBLISH', lock, '')
-end
-if result == 'empty' then
-	redis.call('DEL', queue)
-end
-local outcome = frees and 1 or left * 2
-if result == 'more' then
-	return outcome + 10
-end
-return outcome + (isClaim and result == 'served' and 20 or 0)
+--include handoff

@@ -1,3 +1,9 @@
+local function dropQueue() -- unless it has entries or marks
+	if redis.call('ZCOUNT', queue, 0, '+inf') == 0 then
+		redis.call('DEL', queue)
+	end
+end
+
 -- serve gives the lock to the first in the queue whose process is alive, whatever the lock's value
 -- is at the time. It returns 'served', and whether that was a claim; 'empty'; 'kept' if it was not
 -- able to; 'more' if it has dropped as many entries as one script may; or 'waits' if the lock is a
