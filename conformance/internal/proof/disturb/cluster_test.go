@@ -19,6 +19,7 @@ var onCluster = backend{
 	adapters: onNodes,
 	base:     load.Redisv9Cluster,
 	slow:     true,
+	repeats:  true,
 	disturbances: map[string]disturbance{
 		"Cluster, CLIENT KILL": {finds: []string{hearsOnce}, do: func(e *env) {
 			for range 3 {
@@ -53,6 +54,7 @@ var onReplicatedCluster = backend{
 	adapters: onNodes,
 	base:     load.Redisv9Cluster,
 	slow:     true,
+	repeats:  true,
 	disturbances: map[string]disturbance{
 		"Cluster, master killed": {loses: true, fails: true, slow: true, finds: []string{keepsNode}, do: func(e *env) {
 			killed := e.master()

@@ -23,6 +23,7 @@ type backend struct {
 	adapters     map[string][]load.Open // by name; those of one entry share locks
 	base         load.Open              // that mutants are made of
 	slow         bool                   // to start, so mutants run only with LOCKER_PROVE
+	repeats      bool                   // its clients repeat a request without an answer, which may count twice
 	disturbances map[string]disturbance
 	// eternal returns a function that returns how many counts of package window have no expiry, or an
 	// error if the server does not answer just now. It is nil if that cannot be asked.
@@ -140,7 +141,7 @@ func (b backend) disturb(t *testing.T, what string, d disturbance, sums *sums) {
 			assert.Fail(t, problem, "%s: %v", r.adapters, r.report.Messages)
 		}
 		if r.counting != nil {
-			sums.add(t, r.adapters, r.counting.judge(t, d))
+			sums.add(t, r.adapters, r.counting.judge(t, b, d))
 		}
 		proof.Record(t, "Disturbances", what+", "+r.adapters, proof.Of("times", times),
 			proof.Of("leases", r.report.Leases), proof.Of("errors", r.report.Errors),
@@ -168,6 +169,9 @@ func (b backend) run(t *testing.T, s *system, d disturbance, adapters map[string
 	}
 	e := &env{t, t.Context(), s}
 	eternal := b.watchEternal(t, s)
+	for _, r := range all {
+		r.awaitUse(l.serves)
+	}
 	time.Sleep(200 * time.Millisecond)
 	for end := time.Now().Add(atLeast); times == 0 || time.Now().Before(end); times++ {
 		d.do(e)
@@ -184,6 +188,15 @@ func (b backend) run(t *testing.T, s *system, d disturbance, adapters map[string
 		}
 	}
 	return times, all
+}
+
+// awaitUse waits until the callers have taken a lock and counted, so that there is something to disturb.
+func (r *running) awaitUse(atMost time.Duration) {
+	for end := time.Now().Add(atMost); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if r.load.Leases() > 0 && (r.counting == nil || r.counting.counted.Load() > 0) {
+			return
+		}
+	}
 }
 
 // judge returns what is wrong, and how long it took until all were served.

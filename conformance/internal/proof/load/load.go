@@ -74,6 +74,9 @@ func Start(c Config) *Load {
 	return l
 }
 
+// Leases returns how many locks were taken up to now.
+func (l *Load) Leases() int64 { return l.leases.Load() }
+
 // turn takes a lock, holds it for a while, and releases it.
 func (l *Load) turn(ctx context.Context, lock locker.Locker) {
 	c := l.config
