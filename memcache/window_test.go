@@ -1,10 +1,7 @@
 package memcache
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -38,31 +35,13 @@ func TestCounterConformance(t *testing.T) {
 
 // eternal returns how many items of a server have no expiration.
 func eternal(ctx context.Context, addr string) (n int, err error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return 0, err
-		}
-	}
-	if _, err := fmt.Fprint(conn, "lru_crawler metadump all\r\n"); err != nil {
-		return 0, err
-	}
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
-		switch line := lines.Text(); {
-		case line == "END":
-			return n, nil
-		case strings.HasPrefix(line, "BUSY"):
-			return 0, nil // another check looks just now
-		case strings.Contains(line, " exp=-1 "):
+	items, err := testserver.MemcachedItems(ctx, addr)
+	for _, item := range items {
+		if strings.Contains(item, " exp=-1 ") {
 			n++
 		}
 	}
-	return n, lines.Err()
+	return n, err
 }
 
 // The next process counts on where a decrement has left spaces, or an item was evicted.

@@ -3,9 +3,7 @@ package disturb
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -63,28 +61,13 @@ var onMemcached = backend{
 // eternalOnMemcached looks at the items of a server.
 func eternalOnMemcached(_ *testing.T, s *system) func(ctx context.Context) (int, error) {
 	return func(ctx context.Context) (n int, err error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.addr)
-		if err != nil {
-			return 0, err
-		}
-		defer conn.Close()
-		deadline, _ := ctx.Deadline()
-		if err := conn.SetDeadline(deadline); err != nil {
-			return 0, err
-		}
-		if _, err := fmt.Fprint(conn, "lru_crawler metadump all\r\n"); err != nil {
-			return 0, err
-		}
-		lines := bufio.NewScanner(conn)
-		for lines.Scan() {
-			switch line := lines.Text(); {
-			case line == "END":
-				return n, nil
-			case strings.Contains(line, "window") && strings.Contains(line, " exp=-1 "):
+		items, err := testserver.MemcachedItems(ctx, s.addr)
+		for _, item := range items {
+			if strings.Contains(item, "window") && strings.Contains(item, " exp=-1 ") {
 				n++
 			}
 		}
-		return 0, errors.Join(lines.Err(), io.ErrUnexpectedEOF)
+		return n, err
 	}
 }
 
