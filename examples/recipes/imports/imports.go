@@ -4,6 +4,7 @@ package imports
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -15,8 +16,15 @@ import (
 func Handler(l locker.Locker, runImport func(context.Context) error) http.Handler {
 	imports := semaphore.New(l, "imports", 3)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := imports.Do(r.Context(), 30*time.Second, runImport)
+		done := false
+		err := imports.Do(r.Context(), 30*time.Second, func(ctx context.Context) error {
+			err := runImport(ctx)
+			done = err == nil
+			return err
+		})
 		switch {
+		case done && err != nil: // the permit was lost or could not be released
+			slog.WarnContext(r.Context(), "import permit", "error", err)
 		case errors.Is(err, locker.ErrHeld): // the client has left, or does not want to wait any longer
 			http.Error(w, "too many imports are under way", http.StatusServiceUnavailable)
 		case err != nil:

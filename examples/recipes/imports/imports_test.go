@@ -2,13 +2,17 @@ package imports
 
 import (
 	"context"
+	"errors"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/golockers/locker"
 	"github.com/golockers/locker/examples/recipes/internal/replicas"
+	"github.com/golockers/locker/lockertest"
 	"github.com/golockers/locker/redisv9"
 	"github.com/stretchr/testify/assert"
 )
@@ -67,4 +71,26 @@ func TestBusy(t *testing.T) {
 	assert.Equal(t, 503, code)
 	close(end)
 	all.Wait()
+}
+
+// An import that has succeeded is a success even if its permit cannot be released. One that has failed
+// is a failure, even if its error looks like that of the semaphore.
+func TestReleaseFails(t *testing.T) {
+	t.Parallel()
+	for _, failed := range []error{nil, errors.New("no such file"), locker.ErrNotHeld} {
+		synctest.Test(t, func(t *testing.T) {
+			l := lockertest.New()
+			l.Fail(lockertest.Release, errors.New("connection refused"))
+			w := httptest.NewRecorder()
+			h := Handler(l, func(context.Context) error { return failed })
+			h.ServeHTTP(w, httptest.NewRequest("POST", "/import", nil).WithContext(t.Context()))
+			if failed == nil {
+				assert.Equal(t, 200, w.Code, w.Body)
+			} else {
+				assert.Equal(t, 500, w.Code, w.Body)
+			}
+			l.Fail(lockertest.Release, nil)
+			time.Sleep(time.Minute) // the cleanups
+		})
+	}
 }
