@@ -11,6 +11,9 @@ import (
 	"golang.org/x/term"
 )
 
+const showHelp = `Show reports whether a lock is held, by whom, for how long, and how many wait for it. It changes
+nothing. The permits of run --permits are locks of their own: see locker ls --help.`
+
 const showExample = `  locker show -b redis://localhost nightly
   locker show --json nightly | jq .held`
 
@@ -18,7 +21,7 @@ func newShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show KEY",
 		Short:   "Show who holds a lock, for how long, and how many wait",
-		Long:    "Show reports whether a lock is held, by whom, for how long, and how many wait for it. It changes\nnothing.",
+		Long:    showHelp,
 		Example: showExample,
 		Args:    oneKey,
 	}
@@ -42,7 +45,8 @@ func newShow() *cobra.Command {
 	return cmd
 }
 
-const breakHelp = `Break takes a lock away from its holder, and the next that waits gets it.
+const breakHelp = `Break takes a lock away from its holder, and the next that waits gets it. A permit of run --permits
+is broken by its own name, such as KEY/2; on Redis the next command may get it a second later.
 
 The holder, if it lives, learns of it when it extends the lock next. Until then two of them work at
 the same time. So break a lock only if its holder is known to be gone or hung, and cannot wait for
