@@ -57,6 +57,7 @@ var wakes = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
 func newBatched(b *batches, s *redislock.Sending, cmd redis.Cmder) *batched {
 	c := &batched{Cmder: cmd, batches: b, sending: s, wake: wakes.Get().(chan struct{})}
 	c.deadline, c.done = endOf(s.Ctx)
+	s.BeginInBatch(cmd, b.locker.runsOnConnect)
 	return c
 }
 
@@ -130,11 +131,9 @@ func (c *batched) goAlone() bool {
 var leftOut = []any{"ping"}
 
 // Args returns the command's arguments. go-redis calls it to write the command: what was withdrawn
-// before that is not sent.
+// before that is not sent. A hook may call it at any time.
 func (c *batched) Args() []any {
-	if c.state.CompareAndSwap(waiting, underWay) {
-		c.sending.BeginInBatch(c.Cmder, c.batches.locker.runsOnConnect)
-	} else if c.state.Load() == withdrawn {
+	if !c.state.CompareAndSwap(waiting, underWay) && c.state.Load() == withdrawn {
 		return leftOut
 	}
 	return c.Cmder.Args()
@@ -154,13 +153,10 @@ func (c *batched) SetErr(err error) {
 // finish hands out the outcome of a call whose batch has ended. err is that of a call without a
 // reply. If the batch was about to be repeated, the call is left to its caller instead.
 func (c *batched) finish(err error, repeats bool) {
-	before := c.state.Load()
-	if before == withdrawn {
+	if !c.state.CompareAndSwap(waiting, underWay) && c.state.Load() == withdrawn {
 		return
 	}
-	if before != waiting { // it may have been written
-		c.sending.End()
-	}
+	c.sending.End()
 	switch reply := c.Cmder.Err(); {
 	case c.answered && (!repeats || reply == nil || errors.Is(reply, redis.Nil)):
 		c.err = reply
@@ -168,12 +164,6 @@ func (c *batched) finish(err error, repeats bool) {
 		c.alone = true
 	default:
 		c.err = err
-	}
-	if before == waiting {
-		if c.state.CompareAndSwap(waiting, over) { // its caller has not just left
-			c.wakeUp()
-		}
-		return
 	}
 	if c.state.Swap(over) == left {
 		c.ended()

@@ -49,10 +49,10 @@ type Command interface {
 // its user when it connects, that code's errors look like replies to the command: then only those
 // that redirect a command count as replies.
 func (s *Sending) Begin(c Command, runsOnConnect bool) {
-	s.command, s.before, s.onlyRedirects = c, s.sends, runsOnConnect
+	s.command, s.before, s.onlyRedirects, s.inBatch = c, s.sends, runsOnConnect, false
 }
 
-// BeginInBatch is Begin for a command that is about to be sent together with others. An error from
+// BeginInBatch is Begin for a command that may be sent together with others. An error from
 // [Sending.MarshalBinary] would fail them all, so the token is sent even if Ctx ends meanwhile: the
 // command must have been left out if Ctx had ended before. It is sent once, and [ErrSentBefore]
 // keeps the client from repeating all of them.
