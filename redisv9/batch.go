@@ -27,6 +27,10 @@ type batches struct {
 	slots  int
 	always bool // for tests: a call that goes alone is a pipeline as well
 
+	// The channels of calls that are over. A pool for all Lockers would move channels from one bubble of
+	// package synctest to another.
+	wakes sync.Pool
+
 	mu          sync.Mutex
 	busy        int          // slots in use: all of them, while calls queue
 	first, last *batched     // the queue

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golockers/locker"
@@ -487,6 +488,30 @@ func TestBatchWithOnlookers(t *testing.T) {
 	all.Wait()
 	h.all.Wait()
 	isIdle(t, l)
+}
+
+// A Locker in a bubble of package synctest leaves nothing to those outside.
+func TestBatchInBubble(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	batch := func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: addr})
+		defer func() { _ = client.Close() }()
+		l := redisv9.New(client, redisv9.WithBatching(1))
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				for range 5 {
+					_, err := l.Acquire(context.Background(), fmt.Sprint(i), "t", time.Minute)
+					assert.NoError(t, err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	for range 3 {
+		synctest.Test(t, batch)
+		batch(t)
+	}
 }
 
 // Callers that come and go while connections break never share a lock, and leave nothing behind.

@@ -3,7 +3,6 @@ package redisv9
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,10 +51,11 @@ const (
 	over             // it has an outcome
 )
 
-var wakes = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
-
 func newBatched(b *batches, s *redislock.Sending, cmd redis.Cmder) *batched {
-	c := &batched{Cmder: cmd, batches: b, sending: s, wake: wakes.Get().(chan struct{})}
+	c := &batched{Cmder: cmd, batches: b, sending: s}
+	if c.wake, _ = b.wakes.Get().(chan struct{}); c.wake == nil {
+		c.wake = make(chan struct{}, 1)
+	}
 	c.deadline, c.done = endOf(s.Ctx)
 	s.BeginInBatch(cmd, b.locker.runsOnConnect)
 	return c
@@ -86,7 +86,7 @@ func (c *batched) wait() bool {
 			return false
 		}
 	}
-	wakes.Put(c.wake)
+	c.batches.wakes.Put(c.wake)
 	return true
 }
 
