@@ -102,6 +102,9 @@ func TestLeavingBeforeTheBatch(t *testing.T) {
 		free := h.jam(t, l, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		leaving := queues(t, ctx, l, acquireCall(l, "a", "t"), waitCall(l, "b", "t"))
+		lazy := lazyctx.WithDeadline(ctx, time.Now().Add(time.Hour)) // ends with its parent as well
+		defer lazy.Cancel()
+		leaving = append(leaving, queues(t, lazy, l, acquireCall(l, "e", "t"))...)
 		staying := queues(t, t.Context(), l, acquireCall(l, "c", name), acquireCall(l, "d", name))
 		cancel()
 		for _, done := range leaving {
@@ -113,7 +116,7 @@ func TestLeavingBeforeTheBatch(t *testing.T) {
 		for _, done := range staying {
 			require.Equal(t, outcome{ok: true}, result(t, done))
 		}
-		assert.Zero(t, client.Exists(t.Context(), "locker:a", "locker:b").Val())
+		assert.Zero(t, client.Exists(t.Context(), "locker:a", "locker:b", "locker:e").Val())
 		require.NoError(t, client.FlushAll(t.Context()).Err())
 		isIdle(t, l)
 	}
@@ -418,7 +421,7 @@ func TestBatchAlarm(t *testing.T) {
 	srv.Pause()
 	free()
 	<-written
-	add(4, 2, 60, 1) // in the queue
+	add(4, 2, 1, 60) // in the queue
 	for i, done := range all {
 		if seconds[i] == 60 {
 			continue
@@ -429,64 +432,38 @@ func TestBatchAlarm(t *testing.T) {
 	assert.Less(t, time.Since(begin), 30*time.Second, "before any other end")
 	assert.Equal(t, 1, redisv9.Queued(l))
 	srv.Continue()
-	for _, i := range []int{0, 6} {
+	for _, i := range []int{0, 7} {
 		assert.Equal(t, outcome{ok: true}, result(t, all[i]))
 	}
 	isIdle(t, l)
 }
 
-// onlookers is a hook that hands commands to other goroutines, which look at them at any time, as
-// those that log commands do. It refuses every other pipeline.
-type onlookers struct {
-	n   atomic.Int32
-	all sync.WaitGroup
-}
-
-func (*onlookers) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (*onlookers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (h *onlookers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() == "client" {
-			return next(ctx, cmds)
-		}
-		for range 2 {
-			h.all.Go(func() {
-				for _, cmd := range cmds {
-					_ = cmd.Args()
-				}
-			})
-		}
-		if h.n.Add(1)%2 == 0 {
-			return next(ctx, cmds)
-		}
-		for _, cmd := range cmds {
-			cmd.SetErr(errJam)
-		}
-		return errJam
+// A batch that ends leaves the others to the alarm.
+func TestBatchAlarmOfTwo(t *testing.T) {
+	o := &redis.Options{Addr: testserver.Redis(t).Addr, ContextTimeoutEnabled: true}
+	l, h := newBatching(t, 2, o)
+	isIdle(t, l)
+	redisv9.AlwaysBatch(l)
+	held := make(chan chan struct{})
+	h.before = func() {
+		goOn := make(chan struct{})
+		held <- goOn
+		<-goOn
 	}
-}
-
-// Goroutines of a hook that still look at commands do not keep them from ending.
-func TestBatchWithOnlookers(t *testing.T) {
-	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
-	h := new(onlookers)
-	client.AddHook(h)
-	l := redisv9.New(client, redisv9.WithBatching(4))
-	var all sync.WaitGroup
-	for i := range 200 {
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			defer cancel()
-			for range 50 {
-				if _, err := l.Acquire(ctx, fmt.Sprint(i), "t", time.Minute); err != nil {
-					assert.ErrorIs(t, err, errJam)
-				}
-			}
-		})
+	begin := func(ctx context.Context, f call) (done chan outcome, goOn chan struct{}) {
+		done = make(chan outcome, 1)
+		go func() {
+			ok, err := f(ctx)
+			done <- outcome{ok, err}
+		}()
+		return done, <-held
 	}
-	all.Wait()
-	h.all.Wait()
+	first, goOn := begin(t.Context(), acquireCall(l, "a", "t"))
+	second, goOnToo := begin(bounded(t, true, time.Now().Add(time.Second)), acquireCall(l, "b", "t"))
+	close(goOn)
+	require.Equal(t, outcome{ok: true}, result(t, first))
+	require.ErrorIs(t, result(t, second).err, context.DeadlineExceeded)
+	close(goOnToo)
 	isIdle(t, l)
 }
 

@@ -98,7 +98,9 @@ func (h *traffic) jam(tb testing.TB, l *redisv9.Locker, slots int) (free func())
 // isIdle waits until no slot is taken: that takes a moment after the last call has returned.
 func isIdle(tb testing.TB, l *redisv9.Locker) {
 	tb.Helper()
-	eventually(tb, "all slots are free", func() bool { return redisv9.Busy(l) == 0 && redisv9.Queued(l) == 0 })
+	eventually(tb, "all slots are free", func() bool {
+		return redisv9.Busy(l) == 0 && redisv9.Queued(l) == 0 && redisv9.Running(l) == 0
+	})
 }
 
 // outcome is what a call returned.

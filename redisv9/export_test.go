@@ -58,3 +58,10 @@ func Busy(l *Locker) int {
 
 // Batches reports whether calls of l may travel together.
 func Batches(l *Locker) bool { return l.batches != nil }
+
+// Running returns how many batches of l are under way.
+func Running(l *Locker) int {
+	l.batches.mu.Lock()
+	defer l.batches.mu.Unlock()
+	return len(l.batches.running)
+}

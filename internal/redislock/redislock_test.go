@@ -441,6 +441,14 @@ func TestSendingInBatch(t *testing.T) {
 	_, err = s.MarshalBinary()
 	require.NoError(t, err)
 	assert.Equal(t, 2, s.Sends())
+
+	s.BeginInBatch(new(fakeCommand), false)
+	s.Begin(new(fakeCommand), false) // it did not come to a batch
+	for want := range 2 {
+		_, err = s.MarshalBinary()
+		require.NoError(t, err)
+		assert.Equal(t, 3+want, s.Sends())
+	}
 }
 
 type fakeCommand struct{ err error }

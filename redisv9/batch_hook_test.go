@@ -1,0 +1,89 @@
+package redisv9_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// onlookers is a hook that hands commands to other goroutines, which look at them at any time, as
+// those that log commands do. It refuses every other pipeline.
+type onlookers struct {
+	n   atomic.Int32
+	all sync.WaitGroup
+}
+
+func (*onlookers) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*onlookers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *onlookers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "client" {
+			return next(ctx, cmds)
+		}
+		for range 2 {
+			h.all.Go(func() {
+				for _, cmd := range cmds {
+					_ = cmd.Args()
+				}
+			})
+		}
+		if h.n.Add(1)%2 == 0 {
+			return next(ctx, cmds)
+		}
+		for _, cmd := range cmds {
+			cmd.SetErr(errJam)
+		}
+		return errJam
+	}
+}
+
+// Goroutines of a hook that still look at commands do not keep them from ending.
+func TestBatchWithOnlookers(t *testing.T) {
+	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	h := new(onlookers)
+	client.AddHook(h)
+	l := redisv9.New(client, redisv9.WithBatching(4))
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			for range 50 {
+				if _, err := l.Acquire(ctx, fmt.Sprint(i), "t", time.Minute); err != nil {
+					assert.ErrorIs(t, err, errJam)
+				}
+			}
+		})
+	}
+	all.Wait()
+	h.all.Wait()
+	isIdle(t, l)
+}
+
+// A hook that ends the goroutine of a batch takes neither its slot nor its callers along.
+func TestBatchGoexit(t *testing.T) {
+	l, h := newBatching(t, 1, &redis.Options{Addr: testserver.Redis(t).Addr})
+	h.before = runtime.Goexit
+	for range 2 {
+		free := h.jam(t, l, 1)
+		all := queues(t, t.Context(), l, acquireCall(l, "a", "t"), acquireCall(l, "b", "t"))
+		free()
+		for _, done := range all {
+			require.ErrorIs(t, result(t, done).err, inflight.ErrGoexit)
+		}
+	}
+	isIdle(t, l)
+	acquires(t, l, "a", "t", time.Minute)
+}
