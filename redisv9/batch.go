@@ -243,7 +243,7 @@ func (b *batches) ring() {
 		switch {
 		case c.deadline.IsZero() || c.state.Load() == over:
 		case !now.Before(c.deadline):
-			c.wakeUp()
+			c.ring()
 		case next.IsZero() || c.deadline.Before(next):
 			next = c.deadline
 		}

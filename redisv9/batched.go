@@ -20,11 +20,12 @@ type batched struct {
 	sending *redislock.Sending
 	state   atomic.Int32
 
-	// How its caller waits: for a value in wake, which has room for one, or the end of its context.
-	// There may be more values than reasons.
+	// How its caller waits: for the end of its context, or for a value in wake. That gets one from the
+	// alarm, unless rung is already set, and one when it is over, and has room for both.
 	wake     chan struct{}
 	done     <-chan struct{} // nil if the context never ends, or at the deadline,
 	deadline time.Time       // at which the batches' alarm wakes the caller; zero: it does not
+	rung     atomic.Bool
 
 	// Guarded by the batches' lock:
 	prev, next *batched // in the queue
@@ -54,7 +55,7 @@ const (
 func newBatched(b *batches, s *redislock.Sending, cmd redis.Cmder) *batched {
 	c := &batched{Cmder: cmd, batches: b, sending: s}
 	if c.wake, _ = b.wakes.Get().(chan struct{}); c.wake == nil {
-		c.wake = make(chan struct{}, 1)
+		c.wake = make(chan struct{}, 2)
 	}
 	c.deadline, c.done = endOf(s.Ctx)
 	s.BeginInBatch(cmd, b.locker.runsOnConnect)
@@ -73,27 +74,36 @@ func endOf(ctx context.Context) (deadline time.Time, done <-chan struct{}) {
 
 // wait returns true when the call is over, or false if its context has ended before.
 func (c *batched) wait() bool {
-	for c.state.Load() != over {
+	for {
 		if c.done == nil {
 			<-c.wake
 		} else {
 			select {
 			case <-c.wake:
 			case <-c.done:
+				if c.leave() {
+					return false
+				}
+				<-c.wake
 			}
 		}
-		if c.state.Load() != over && c.sending.Ctx.Err() != nil && c.leave() {
+		if c.state.Load() == over {
+			break
+		}
+		if c.sending.Ctx.Err() != nil && c.leave() { // it was the alarm
 			return false
 		}
 	}
-	c.batches.wakes.Put(c.wake)
+	if c.rung.CompareAndSwap(false, true) { // nothing more comes, so that another call can use it
+		c.batches.wakes.Put(c.wake)
+	}
 	return true
 }
 
-func (c *batched) wakeUp() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
+// ring wakes the caller before the call is over, once.
+func (c *batched) ring() {
+	if c.rung.CompareAndSwap(false, true) {
+		c.wake <- struct{}{}
 	}
 }
 
@@ -122,7 +132,7 @@ func (c *batched) goAlone() bool {
 	if !c.state.CompareAndSwap(waiting, over) {
 		return false
 	}
-	c.wakeUp()
+	c.wake <- struct{}{}
 	return true
 }
 
@@ -170,5 +180,5 @@ func (c *batched) finish(err error, repeats bool) {
 		close(c.gone)
 		return
 	}
-	c.wakeUp()
+	c.wake <- struct{}{}
 }
