@@ -125,7 +125,7 @@ func WithPrefix(prefix string) Option {
 // WithBatching makes concurrent calls share requests, on a client for a single server or for
 // Sentinel. As long as fewer than slots requests of the Locker are under way, a call is sent alone
 // and immediately, so a program with little concurrency sees no difference. Further calls queue,
-// and when one of the requests ends, up to 128 of them are sent together in a pipeline. 4 is a good
+// and when one of the requests ends, up to 128 of them are sent together in a pipeline. 8 is a good
 // number of slots.
 //
 // The answers are the same. A call in the queue or in a pipeline returns as soon as its context
