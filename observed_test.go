@@ -3,6 +3,7 @@ package locker
 import (
 	"context"
 	"iter"
+	"runtime"
 	"testing"
 	"time"
 
@@ -67,3 +68,36 @@ func TestContextsAreUnbound(t *testing.T) {
 	assert.Empty(t, lease.rare.contexts)
 	lease.Detach()
 }
+
+type observerFunc func(context.Context, Event)
+
+func (f observerFunc) Observe(ctx context.Context, e Event) { f(ctx, e) }
+
+// An Observer may panic, or end the goroutine, when Unlock reports to it that the lease was lost.
+// The lease can be used after that.
+func TestUnlockReportsLossToObserverThatLeaves(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "exit": runtime.Goexit} {
+		_, obs := observe(t.Context(), observerFunc(func(_ context.Context, e Event) {
+			if e.Kind == Lost {
+				leave()
+			}
+		}), "k")
+		lease := obs.newLease() // without the timer, which would notice the loss as well
+		lease.locker, lease.key, lease.token, lease.obs = unreleased{}, "k", "t", obs
+		lease.state, lease.deadline = held, time.Now()
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			defer func() { _ = recover() }()
+			_ = lease.Unlock(t.Context())
+			t.Error(name + ": Unlock returned")
+		}()
+		<-left
+		assert.ErrorIs(t, lease.Unlock(t.Context()), ErrNotHeld, name)
+	}
+}
+
+// unreleased releases nothing.
+type unreleased struct{ Locker }
+
+func (unreleased) Release(context.Context, string, string) (bool, error) { return false, nil }

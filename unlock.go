@@ -148,13 +148,13 @@ type unlocking struct {
 func (l *Lease) beginUnlock() (b unlocking, err error) {
 	b.now = time.Now()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state == held && !b.now.Before(l.deadline) { // nothing waits yet for what reports it
+	if l.state == held && !b.now.Before(l.deadline) {
 		l.lose(expired)
-		l.unlock()
+		l.unlock() // nothing waits yet for what reports it, and an Observer may not return
 		l.mu.Lock()
 		b.now = time.Now()
 	}
+	defer l.mu.Unlock()
 	if l.state == releasing {
 		timer := time.NewTimer(unlockDelay + unlockTimeout)
 		defer timer.Stop()
