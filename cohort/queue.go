@@ -34,8 +34,9 @@ type waiter struct {
 }
 
 // maxSpares limits the waiters that a record keeps. Callers that ask for the lock again right after
-// they have released it need few. A record does not outlive the use of its lock. In a sync.Pool, a
-// channel that was made in a bubble of testing/synctest could get into another one, which panics.
+// they have released it need few. A tenure's end drops them. In a sync.Pool, or in a record that a
+// doubt keeps, a channel that was made in a bubble of testing/synctest could get into another one,
+// which is a fatal error.
 const maxSpares = 8
 
 func (q *queue) newWaiter(ctx context.Context, token string, ttl time.Duration) *waiter {
@@ -60,6 +61,8 @@ func (q *queue) reuse(w *waiter) {
 	w.next, q.spare = q.spare, w
 	q.spares++
 }
+
+func (q *queue) dropSpares() { q.spare, q.spares = nil, 0 }
 
 // awaitTold waits until w has been told its outcome, and reports true, or until its context ends.
 func (w *waiter) awaitTold() bool {

@@ -221,6 +221,7 @@ func (r *record) dropTenure() {
 		t.ear.tenures.Add(-1)
 	}
 	r.tenure = nil
+	r.dropSpares()
 }
 
 // lose ends a tenure that the backend no longer has a lock for, or whose time is up there.
