@@ -2,6 +2,7 @@ package lazyctx_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,5 +46,23 @@ func TestDerivedFromDetached(t *testing.T) {
 				ctx.Cancel()
 			})
 		}
+	}
+}
+
+// What waits for the end of a context finds its error, however soon it looks: without one, a
+// derived context of package context would panic.
+func TestErrAtEnd(t *testing.T) {
+	for range 2000 {
+		ctx := lazyctx.WithoutCancel(t.Context(), time.Now().Add(time.Hour))
+		var called sync.WaitGroup
+		for range 8 {
+			called.Add(1)
+			context.AfterFunc(ctx, func() {
+				defer called.Done()
+				assert.Error(t, ctx.Err())
+			})
+		}
+		ctx.Cancel()
+		called.Wait()
 	}
 }

@@ -194,11 +194,11 @@ func (c *Context) Cancel() {
 	defer c.mu.Unlock()
 	c.over = true
 	t := c.timed.Load()
-	if t != nil {
-		t.stop()
-	}
 	if c.state.Load() == running && (t == nil || c.detached) {
 		c.endLocked(cancelled)
+	}
+	if t != nil {
+		t.stop() // after that, since what waits for it may call Err at once, which takes no lock
 	}
 }
 
