@@ -211,11 +211,13 @@ func (c *Context) IsOver() bool {
 
 // Value implements [context.Context].
 func (c *Context) Value(key any) any {
-	t := c.timed.Load()         // derived contexts find it through Value, and then need no goroutine
-	if t == nil || c.detached { // contexts derived from a detached one use its AfterFunc instead
-		return c.base().Value(key)
+	if t := c.timed.Load(); t != nil && !c.detached {
+		return t.Value(key) // derived contexts find it, and then need no goroutine
 	}
-	return t.Value(key)
+	if c.state.Load() > parentEnded { // for a reason of its own: context.Cause must not find the parent's
+		return context.WithoutCancel(c.parent).Value(key)
+	}
+	return c.base().Value(key) // contexts derived from a detached one use its AfterFunc
 }
 
 // base returns the context from which c derives.

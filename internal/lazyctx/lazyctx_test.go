@@ -132,6 +132,7 @@ func TestErrStays(t *testing.T) {
 					}
 					time.Sleep(2 * time.Hour)
 					require.Error(t, parent.Err())
+					assert.Equal(t, c.want, context.Cause(ctx))
 					assert.True(t, closed(ctx.Done()))
 					assert.Equal(t, c.want, ctx.Err())
 					assert.Equal(t, c.want, context.Cause(ctx))
