@@ -69,6 +69,10 @@ func TestSpares(t *testing.T) {
 		q.reuse(w)
 	}
 	assert.Equal(t, maxSpares, q.spares)
+	for w := q.spare; w != nil; w = w.next {
+		assert.Nil(t, w.ctx, "a context is kept alive")
+		assert.Empty(t, w.token)
+	}
 	for range maxSpares {
 		w := q.newWaiter(t.Context(), "", 0)
 		assert.Contains(t, all, w)
@@ -76,6 +80,15 @@ func TestSpares(t *testing.T) {
 		assert.False(t, w.left || w.over.Load())
 		assert.True(t, w.prev == nil && w.next == nil)
 	}
+	assert.Zero(t, q.spares)
+	assert.Nil(t, q.spare)
+
+	w := q.wait(t.Context())
+	q.tell(w)
+	require.True(t, w.awaitTold())
+	w.over.Store(true)
+	q.reuse(w)
+	q.dropSpares()
 	assert.Zero(t, q.spares)
 	assert.Nil(t, q.spare)
 }

@@ -54,15 +54,20 @@ func TestDerivedFromDetached(t *testing.T) {
 func TestErrAtEnd(t *testing.T) {
 	for range 2000 {
 		ctx := lazyctx.WithoutCancel(t.Context(), time.Now().Add(time.Hour))
-		var called sync.WaitGroup
+		var all sync.WaitGroup
 		for range 8 {
-			called.Add(1)
+			all.Add(1)
 			context.AfterFunc(ctx, func() {
-				defer called.Done()
+				defer all.Done()
+				assert.Error(t, ctx.Err())
+			})
+			done := ctx.Done()
+			all.Go(func() {
+				<-done
 				assert.Error(t, ctx.Err())
 			})
 		}
 		ctx.Cancel()
-		called.Wait()
+		all.Wait()
 	}
 }
