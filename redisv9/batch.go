@@ -27,6 +27,8 @@ type batches struct {
 	slots  int
 	always bool // for tests: a call that goes alone is a pipeline as well
 
+	merging merging
+
 	// The channels of calls that are over. A pool for all Lockers would move channels from one bubble of
 	// package synctest to another.
 	wakes sync.Pool
@@ -47,10 +49,30 @@ func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
 		defer b.pass()
 		return b.locker.sendAlone(s, cmd)
 	}
-	c := newBatched(b, s, cmd)
+	return b.wait(newBatched(b, s, cmd))
+}
+
+// release is process for the release of a lock with a queue, and returns the reply.
+func (b *batches) release(s *redislock.Sending, lock, queue string) (any, error) {
+	if b.takeFree() {
+		defer b.pass()
+		cmd := releaseCommand(s, lock, queue)
+		err := b.locker.sendAlone(s, cmd)
+		return cmd.Val(), err
+	}
+	c := newBatched(b, s, redis.NewCmd(s.Ctx))
+	c.lock, c.queue = lock, queue
+	if err := b.wait(c); err != nil {
+		return nil, err
+	}
+	return c.Cmder.(*redis.Cmd).Val(), nil
+}
+
+// wait queues a call and waits for its outcome.
+func (b *batches) wait(c *batched) error {
 	b.enter(c)
 	if !c.wait() {
-		return s.Ctx.Err()
+		return c.sending.Ctx.Err()
 	}
 	if c.hasSlot {
 		defer b.pass()
@@ -58,7 +80,8 @@ func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
 	if !c.alone {
 		return c.err
 	}
-	return b.locker.sendAlone(s, cmd)
+	c.complete()
+	return b.locker.sendAlone(c.sending, c.Cmder)
 }
 
 // takeFree takes a free slot for a call that goes alone, and reports whether there was one.
@@ -176,13 +199,19 @@ func (b *batches) run(batch []*batched) {
 // send sends a batch as one pipeline. A panic, of a hook for instance, has no caller that could
 // recover it.
 func (b *batches) send(batch []*batched) {
-	err := inflight.ErrGoexit
-	defer func() { finish(batch, err) }()
 	ctx, cancel := contextOf(batch)
 	defer cancel()
+	err := inflight.ErrGoexit
+	cmds, all := b.merging.merge(ctx, batch)
+	defer func() {
+		for _, m := range all {
+			m.finish()
+		}
+		finish(batch, err)
+	}()
 	pipe := b.locker.client.Pipeline()
-	for _, c := range batch {
-		_ = pipe.Process(ctx, c) // it only collects
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd) // it only collects
 	}
 	_, err = pipe.Exec(ctx)
 }

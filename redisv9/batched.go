@@ -15,10 +15,11 @@ import (
 // until it is written. From then on the command and the Sending belong to the pipeline, and the
 // caller can only leave them behind; they are the caller's again when it is over.
 type batched struct {
-	redis.Cmder
-	batches *batches
-	sending *redislock.Sending
-	state   atomic.Int32
+	firstReply
+	batches     *batches
+	sending     *redislock.Sending
+	lock, queue string // of a release, which may be merged with others; its command has no arguments yet
+	state       atomic.Int32
 
 	// How its caller waits: for the end of its context, or for a value in wake. That gets one from the
 	// alarm, unless rung is already set, and one when it is over, and has room for both.
@@ -30,8 +31,6 @@ type batched struct {
 	// Guarded by the batches' lock:
 	prev, next *batched // in the queue
 	isQueued   bool
-
-	answered bool // by the server
 
 	// Set by a caller that leaves it behind:
 	ended func()        // called when it is over,
@@ -53,12 +52,12 @@ const (
 )
 
 func newBatched(b *batches, s *redislock.Sending, cmd redis.Cmder) *batched {
-	c := &batched{Cmder: cmd, batches: b, sending: s}
+	c := &batched{firstReply: firstReply{Cmder: cmd}, batches: b, sending: s}
 	if c.wake, _ = b.wakes.Get().(chan struct{}); c.wake == nil {
 		c.wake = make(chan struct{}, 2)
 	}
 	c.deadline, c.done = endOf(s.Ctx)
-	s.BeginInBatch(cmd, b.locker.runsOnConnect)
+	s.BeginInBatch(&c.firstReply, b.locker.runsOnConnect)
 	return c
 }
 
@@ -149,15 +148,21 @@ func (c *batched) Args() []any {
 	return c.Cmder.Args()
 }
 
-// SetErr sets the command's error. Only the first reply counts: when go-redis gives up a pipeline
+// firstReply is a command of a pipeline. Only the first reply counts: when go-redis gives up a pipeline
 // that it was about to repeat, it also sets the error of commands that have been answered.
-func (c *batched) SetErr(err error) {
-	if c.answered {
+type firstReply struct {
+	redis.Cmder
+	answered bool // by the server
+}
+
+// SetErr sets the command's error.
+func (r *firstReply) SetErr(err error) {
+	if r.answered {
 		return
 	}
 	_, isReply := err.(redis.Error) // and not one that wraps it
-	c.answered = err == nil || isReply
-	c.Cmder.SetErr(err)
+	r.answered = err == nil || isReply
+	r.Cmder.SetErr(err)
 }
 
 // finish hands out the outcome of a call whose batch has ended. err is that of a call without a
@@ -168,6 +173,7 @@ func (c *batched) finish(err error, repeats bool) {
 	}
 	c.sending.End()
 	switch reply := c.Cmder.Err(); {
+	case c.alone: // see merged
 	case c.answered && (!repeats || reply == nil || errors.Is(reply, redis.Nil)):
 		c.err = reply
 	case repeats:

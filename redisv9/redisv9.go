@@ -130,8 +130,8 @@ func WithPrefix(prefix string) Option {
 //
 // The answers are the same. A call in the queue or in a pipeline returns as soon as its context
 // ends, even by cancellation. If the call was still in the queue, it is never sent. But
-// hooks see pipelines, without the values of the callers' contexts, and a hook that panics in a
-// pipeline ends the process. If a pipeline gets no answer and go-redis was about to repeat it, its
+// hooks see pipelines, without the values of the callers' contexts and with several releases in one
+// command, and a hook that panics in a pipeline ends the process. If a pipeline gets no answer and go-redis was about to repeat it, its
 // commands are repeated one by one.
 //
 // By default, or if slots is 0 or less, each call is a request of its own. The same holds, whatever

@@ -30,6 +30,25 @@ func (l *Locker) setGet(s *redislock.Sending, lock string, ms int64) (holder str
 
 // eval runs a script.
 func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (reply any, err error) {
+	isRelease := e.Script == redislock.Release && !e.IsNew && e.Keys == nil && e.Key2 != "" && len(e.More) == 0
+	if isRelease && l.batches != nil {
+		reply, err = l.batches.release(s, e.Key1, e.Key2)
+	} else {
+		reply, err = l.do(s, arguments(s, e)...)
+	}
+	if errors.Is(err, redis.ErrClosed) {
+		err = closedError{err}
+	}
+	return reply, err
+}
+
+// releaseCommand returns the command that releases a lock with a queue.
+func releaseCommand(s *redislock.Sending, lock, queue string) *redis.Cmd {
+	return redis.NewCmd(s.Ctx, arguments(s, redislock.Eval{Script: redislock.Release, Key1: lock, Key2: queue})...)
+}
+
+// arguments returns the command that runs a script.
+func arguments(s *redislock.Sending, e redislock.Eval) []any {
 	size := 6 + len(e.Keys) + len(e.More)
 	if e.TTL > 0 {
 		size++
@@ -58,11 +77,7 @@ func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (reply any, err er
 	for _, arg := range e.More {
 		request = append(request, arg)
 	}
-	reply, err = l.do(s, request...)
-	if errors.Is(err, redis.ErrClosed) {
-		err = closedError{err}
-	}
-	return reply, err
+	return request
 }
 
 // do runs a command that has s as an argument, and returns its reply.

@@ -13,10 +13,10 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if it has
-// one, and ARGV[1] the caller's token. In the scripts for permits, KEYS[1] is the permits' queue,
-// and the other keys are the permits, which are locks. TTLs are milliseconds. The files describe
-// the rest.
+// In every script but Releases, Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if
+// it has one, and ARGV[1] the caller's token. In the scripts for permits, KEYS[1] is the permits'
+// queue, and the other keys are the permits, which are locks. TTLs are milliseconds. The files
+// describe the rest.
 //
 // The queue is a sorted set of three kinds of members, distinguished by their scores:
 //
@@ -31,17 +31,18 @@ var files embed.FS
 // A script that changes nothing, except Inspect, makes a write without effect, so that a read-only
 // replica refuses it.
 var (
-	Look    = load("look")    // takes the lock, or joins the queue
-	Release = load("release") // frees the lock, leaves the queue
-	Extend  = load("extend")
-	Sweep   = load("sweep") // serves the queue of a lock that is free
-	Fence   = load("fence") // Count and Holds in one: KEYS[1] is the counter, KEYS[2] the lock
-	Count   = load("count") // KEYS[1] is the counter of fencing numbers
-	Holds   = load("holds")
-	Inspect = load("inspect")
-	Window  = load("window") // KEYS[1] is a counter of package window
-	Demand  = load("demand") // asks the lock's owner to give it up
-	Answer  = load("answer") // answers that
+	Look     = load("look")     // takes the lock, or joins the queue
+	Release  = load("release")  // frees the lock, leaves the queue
+	Releases = load("releases") // frees several locks
+	Extend   = load("extend")
+	Sweep    = load("sweep") // serves the queue of a lock that is free
+	Fence    = load("fence") // Count and Holds in one: KEYS[1] is the counter, KEYS[2] the lock
+	Count    = load("count") // KEYS[1] is the counter of fencing numbers
+	Holds    = load("holds")
+	Inspect  = load("inspect")
+	Window   = load("window") // KEYS[1] is a counter of package window
+	Demand   = load("demand") // asks the lock's owner to give it up
+	Answer   = load("answer") // answers that
 
 	// PermitsLook and the following do the same for one of the permits of a semaphore.
 	PermitsLook    = load("permits_look")
