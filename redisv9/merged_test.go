@@ -1,6 +1,7 @@
 package redisv9_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -190,11 +191,15 @@ func TestMergedReplyIsLost(t *testing.T) {
 
 // A release whose caller leaves before it is written is not made, whether others remain or not.
 func TestLeavingTheMerged(t *testing.T) {
-	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
-	l, h := newBatching(t, 1, &redis.Options{Addr: client.Options().Addr})
+	network := new(cutting)
+	l, h := newBatching(t, 1, &redis.Options{Addr: testserver.Redis(t).Addr, Dialer: network.dial})
 	for _, staying := range []int{0, 1, 4} {
 		const n = 6
 		calls := releaseCalls(t, l, n)
+		var written bytes.Buffer
+		network.mu.Lock()
+		network.wrote = func(b []byte) { written.Write(b) }
+		network.mu.Unlock()
 		ctx, cancel := context.WithCancel(t.Context())
 		reached, resume := make(chan struct{}), make(chan struct{})
 		h.mu.Lock()
@@ -220,6 +225,11 @@ func TestLeavingTheMerged(t *testing.T) {
 			require.Equal(t, outcome{ok: true}, result(t, done))
 		}
 		isIdle(t, l)
+		network.mu.Lock()
+		assert.Equal(t, staying, bytes.Count(written.Bytes(), []byte("\r\nlocker:")), "locks")
+		assert.Equal(t, staying > 0, bytes.Contains(written.Bytes(), []byte("eval")), "is a script run")
+		network.wrote = nil
+		network.mu.Unlock()
 		for i := range n {
 			released, err := l.Release(t.Context(), fmt.Sprint(i), "t")
 			require.NoError(t, err)
