@@ -173,7 +173,6 @@ func (c *batched) finish(err error, repeats bool) {
 	}
 	c.sending.End()
 	switch reply := c.Cmder.Err(); {
-	case c.alone: // see merged
 	case c.answered && (!repeats || reply == nil || errors.Is(reply, redis.Nil)):
 		c.err = reply
 	case repeats:
