@@ -28,7 +28,7 @@ var lockScenarios = []scenario{
 	{name: "uncontended-1", processes: 1, goroutines: 1, ownKeys: true, length: 600 * time.Millisecond},
 	{name: "uncontended-32", processes: 1, goroutines: 32, ownKeys: true, length: 800 * time.Millisecond},
 	{name: "one-key-1x32", processes: 1, goroutines: 32, length: 600 * time.Millisecond},
-	{name: "one-key-4x8", processes: 4, goroutines: 8, length: 2400 * time.Millisecond},
+	{name: "one-key-4x8", processes: 4, goroutines: 8, length: 6 * time.Second}, // turns take 50 ms
 	{name: "hand-off", processes: 4, goroutines: 1, hold: 5 * time.Millisecond, rest: 5 * time.Millisecond,
 		length: 2400 * time.Millisecond, least: 100 * time.Millisecond},
 }
