@@ -91,8 +91,7 @@ func TestNoFalseAlarmSecondsLeft(t *testing.T) {
 	run(t, c)
 }
 
-// A backend that can only compare and swap: under contention the Locker tries three times, and then
-// returns an error.
+// A backend that can only compare and swap: under contention the Locker tries again.
 func TestNoFalseAlarmCompareAndSwap(t *testing.T) {
 	t.Parallel()
 	c := mutants.Fakes(mutants.CompareAndSwap)

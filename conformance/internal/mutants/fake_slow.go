@@ -2,7 +2,6 @@ package mutants
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 )
@@ -51,13 +50,10 @@ func Slowly(f *Fake, before, after func() time.Duration) {
 func Fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
 // CompareAndSwap makes f a correct Locker on a backend that can only compare and swap: under
-// contention it tries three times, and then returns an error.
+// contention it tries until its context ends.
 func CompareAndSwap(f *Fake) {
 	change := func(ctx context.Context, key string, decide func(it item, ok bool) (item, bool)) (bool, error) {
-		if err := ctx.Err(); err != nil {
-			return false, err
-		}
-		for range 3 {
+		for ctx.Err() == nil {
 			old, ok := f.get(key)
 			next, do := decide(old, ok)
 			if !do {
@@ -75,7 +71,7 @@ func CompareAndSwap(f *Fake) {
 				return true, nil
 			}
 		}
-		return false, errors.New("changed again and again")
+		return false, ctx.Err()
 	}
 	f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 		return change(ctx, key, func(it item, ok bool) (item, bool) {
