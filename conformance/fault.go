@@ -31,6 +31,7 @@ type faulty struct {
 	*harness.Client
 	p    *faultproxy.Proxy
 	slow time.Duration // how long an operation takes without a fault
+	past []string      // the keys and tokens of operations that under has affected
 }
 
 // newFaulty makes a proxy and the client D behind it, and warms it up: connections are open,
@@ -101,16 +102,23 @@ func (f *faulty) eachStep(try func(n int) (reached bool)) {
 
 // arm arms a fault and notes it in the history.
 func (f *faulty) arm(kind faultproxy.Kind, n int) *faultproxy.Fault {
-	f.Env.Note("from here on, D's request number %d %v", n, kind)
+	f.announce(kind, n)
 	return f.p.Arm(kind, n)
 }
 
+func (f *faulty) announce(kind faultproxy.Kind, n int) {
+	f.Env.Note("from here on, D's request number %d %v", n, kind)
+}
+
 // under makes a call while a fault is armed for its nth request, and reports whether it reached
-// that.
+// that. The key and the token must be new, since requests that D makes in the background after an
+// earlier call, such as those of a cleanup, do not count.
 func (f *faulty) under(kind faultproxy.Kind, n int, op, key, token string, ttl time.Duration) (r harness.Call, reached bool) {
-	x := f.arm(kind, n)
+	f.announce(kind, n)
+	x := f.p.ArmBut(kind, n, []string{key, token}, f.past)
 	r = f.Do(op, key, token, ttl)
 	f.p.Disarm()
+	f.past = append(f.past, key, token)
 	if !x.Acted() {
 		f.Must(r, true, fmt.Sprintf("it made %s, none of which was affected", harness.Plural(n-1, "request")))
 	}

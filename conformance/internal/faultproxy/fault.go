@@ -64,7 +64,10 @@ type Fault struct {
 	left int    // requests until it acts; guarded by the proxy's mu
 	next *Fault // armed when this one acts, or nil
 
-	tokens []string // if not nil, only requests that contain one of these count
+	tokens []string // requests that contain one of these count
+	others []string // other requests that contain one of these do not count
+	only   bool     // other requests do not count at all
+	each   bool     // acts on each request that counts, until Disarm
 
 	Hit      chan struct{} // closed when it begins to act
 	goOn     chan struct{} // closed by Release
@@ -77,6 +80,16 @@ func newFault(kind Kind, n int) *Fault {
 	return &Fault{kind: kind, left: n, Hit: make(chan struct{}), goOn: make(chan struct{}), Answered: make(chan struct{})}
 }
 
+// then returns what is armed when f acts.
+func (f *Fault) then() *Fault {
+	if !f.each {
+		return f.next
+	}
+	again := newFault(f.kind, 1)
+	again.tokens, again.others, again.only, again.each = f.tokens, f.others, f.only, true
+	return again
+}
+
 // Release delivers what is held back. It may be called repeatedly, and before anything is held
 // back.
 func (f *Fault) Release() { f.released.Do(func() { close(f.goOn) }) }
@@ -85,7 +98,10 @@ func (f *Fault) finish() { f.finished.Do(func() { close(f.Answered) }) }
 
 // concerns reports whether a request that begins with these bytes counts.
 func (f *Fault) concerns(b []byte) bool {
-	return f.tokens == nil || slices.ContainsFunc(f.tokens, func(token string) bool { return bytes.Contains(b, []byte(token)) })
+	has := func(names []string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return bytes.Contains(b, []byte(name)) })
+	}
+	return has(f.tokens) || !f.only && !has(f.others)
 }
 
 // Acted reports whether the fault has begun to act.

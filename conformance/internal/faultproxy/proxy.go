@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"runtime/pprof"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -100,7 +101,27 @@ func (p *Proxy) Arm(kind Kind, n int) *Fault {
 // ArmFor is Arm for the first request that contains one of the tokens.
 func (p *Proxy) ArmFor(kind Kind, tokens []string) *Fault {
 	f := newFault(kind, 1)
-	f.tokens = tokens
+	f.tokens, f.only = tokens, true
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+	return f
+}
+
+// ArmEach is ArmFor for each request that contains one of the tokens, until Disarm.
+func (p *Proxy) ArmEach(kind Kind, tokens []string) {
+	f := newFault(kind, 1)
+	f.tokens, f.only, f.each = tokens, true, true
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+}
+
+// ArmBut is Arm, but requests that contain one of others, and none of names, do not count: those
+// that the client makes in the background for something else.
+func (p *Proxy) ArmBut(kind Kind, n int, names, others []string) *Fault {
+	f := newFault(kind, n)
+	f.tokens, f.others = names, slices.Clone(others)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = f
@@ -377,6 +398,6 @@ func (p *Proxy) begins(b []byte) *Fault {
 	if f.left--; f.left > 0 {
 		return nil
 	}
-	p.fault = f.next
+	p.fault = f.then()
 	return f
 }

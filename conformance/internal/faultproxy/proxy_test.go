@@ -180,6 +180,38 @@ func TestProxyDropsTheNthReply(t *testing.T) {
 	dial(t, p).ask("e")
 }
 
+// A client that repeats its request at once gets no reply either.
+func TestProxyDropsEachReply(t *testing.T) {
+	s, p := proxied(t)
+	dial(t, p).ask("warm")
+	p.ArmEach(DropReply, []string{"new"})
+	for range 20 {
+		c := dial(t, p)
+		c.ask("old")
+		c.send("new\n")
+		_, err := c.receive()
+		assert.Equal(t, io.EOF, err)
+	}
+	p.Disarm()
+	dial(t, p).ask("new")
+	assert.Len(t, s.did(), 1+2*20+1)
+}
+
+// Requests for something else do not count, unless they are sent together with those that do.
+func TestProxyCountsNoOthers(t *testing.T) {
+	_, p := proxied(t)
+	c := dial(t, p)
+	f := p.ArmBut(DropReply, 3, []string{"new"}, []string{"old"})
+	for _, line := range []string{"hello", "old 1", "new 1", "old 2"} {
+		c.ask(line)
+	}
+	assert.False(t, f.Acted())
+	c.send("old and new\n")
+	_, err := c.receive()
+	assert.Equal(t, io.EOF, err)
+	assert.True(t, f.Acted())
+}
+
 // All of a pipeline is executed before its reply is dropped, and none of it is answered.
 func TestProxyDropsTheReplyToAPipeline(t *testing.T) {
 	s, p := proxied(t)
