@@ -73,20 +73,23 @@ func counting(count func(n int) int) func() func(locker.Locker, int) locker.Lock
 
 var mutantSeed = maphash.MakeSeed()
 
-// polling waits by attempts, and has no queue.
-func (a *altered) polling(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-	for {
-		start := time.Now()
-		switch acquired, err := a.onAcquire(ctx, key, token, ttl); {
-		case err != nil:
-			return time.Time{}, err
-		case acquired:
-			return start.Add(ttl), nil
-		}
-		select {
-		case <-time.After(time.Duration(1+maphash.String(mutantSeed, token)%20) * time.Millisecond):
-		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+// polling returns a Wait that makes attempts, and has no queue.
+func polling(acquire func(ctx context.Context, key, token string, ttl time.Duration) (bool, error),
+) func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	return func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+		for {
+			start := time.Now()
+			switch acquired, err := acquire(ctx, key, token, ttl); {
+			case err != nil:
+				return time.Time{}, err
+			case acquired:
+				return start.Add(ttl), nil
+			}
+			select {
+			case <-time.After(time.Duration(1+maphash.String(mutantSeed, token)%20) * time.Millisecond):
+			case <-ctx.Done():
+				return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+			}
 		}
 	}
 }
@@ -211,7 +214,7 @@ var semaphoreMutants = map[string]semaphoreMutant{
 	},
 
 	"a race for what is free": {
-		permits: alter(func(a *altered, _ int) { a.onWait = a.polling }),
+		permits: alter(func(a *altered, _ int) { a.onWait = polling(a.onAcquire) }),
 		must:    []string{"permits-wait/fifo"},
 		may:     []string{"permits-wait/*"},
 	},
@@ -256,14 +259,17 @@ var semaphoreMutants = map[string]semaphoreMutant{
 		permits: alter(func(a *altered, n int) {
 			wait := a.onWait
 			a.onWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+				beyond, cancel := context.WithCancel(ctx)
+				defer cancel()
+				// It queues before that permit is released, or a waiter with a larger N may be first.
+				var also sync.WaitGroup
+				also.Go(func() { _, _ = a.inner.(locker.Waiter).Wait(beyond, fmt.Sprintf("%s/%d", key, n+2), token, ttl) })
 				deadline, err := wait(ctx, key, token, ttl)
 				if err != nil {
-					return deadline, err
+					cancel()
 				}
-				beyond, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-				defer cancel()
-				_, _ = a.inner.(locker.Waiter).Wait(beyond, fmt.Sprintf("%s/%d", key, n+2), token, ttl)
-				return deadline, nil
+				also.Wait()
+				return deadline, err
 			}
 		}),
 		must: []string{"permits-wait/resize"},
@@ -353,9 +359,10 @@ var semaphoreMutants = map[string]semaphoreMutant{
 	"a turn that an error does not end": {
 		network: true,
 		permits: alter(func(a *altered, _ int) {
-			wait := a.onWait
+			// A Wait of redisv9 would leave nothing behind after an error.
+			turn, wait := polling(a.inner.Acquire), a.onWait
 			a.onWait = func(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-				if _, err := a.inner.(locker.Waiter).Wait(ctx, key+"/first", token, 10*time.Minute); err != nil {
+				if _, err := turn(ctx, key+"/first", token, 10*time.Minute); err != nil {
 					return time.Time{}, err
 				}
 				deadline, err := wait(ctx, key, token, ttl)
