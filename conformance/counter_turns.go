@@ -75,29 +75,36 @@ func checkWindowLeft(e *counterEnv) {
 	}
 }
 
-// Processes count the same key while windows pass. In each window the sums are 1, 2, 3 and so on,
-// and the next window has the last of them as the previous count. For a moment it may differ by the
-// calls that are under way, since a client may count in the window in which it sent the request, or
-// move its count.
+// Processes count the same keys while windows pass. They do so in step, so that several of them are
+// the first to count a key in a window.
 func checkWindowStorm(e *counterEnv) {
-	const workers = 6
+	const workers, keys = 6, 8
 	per := e.window(500 * time.Millisecond)
 	e.fresh(per)
-	key := e.key()
-	first := e.a.counts(key, 1, per)
-	until := time.Now().Add(3 * per)
-	replies := e.together(workers, 1000, func(c *counterClient) countReply {
-		if time.Now().After(until) {
-			return countReply{}
+	var first [keys]countReply
+	for i := range first {
+		first[i] = e.a.counts(e.key(), 1, per)
+	}
+	var replies [keys][]countReply
+	for until := time.Now().Add(3 * per); time.Now().Before(until); time.Sleep(per / 100) {
+		for i := range replies {
+			replies[i] = append(replies[i], e.together(workers, 1, func(c *counterClient) countReply {
+				return c.tries(first[i].key, 1, per)
+			})...)
 		}
-		time.Sleep(2 * time.Millisecond)
-		return c.tries(key, 1, per)
-	})
+	}
+	for i := range replies {
+		e.wantSums(first[i], replies[i], workers)
+	}
+}
+
+// wantSums requires of the calls of several workers that in each window the sums are 1, 2, 3 and so
+// on, and that the next window has the last of them as the previous count. For a moment that may
+// differ by the calls that are under way, since a client may count in the window in which it sent the
+// request, or move its count.
+func (e *counterEnv) wantSums(first countReply, replies []countReply, workers int) {
 	sums := map[int]map[int64]countReply{0: {1: first}}
 	for _, r := range replies {
-		if r.e == nil {
-			continue
-		}
 		w := r.plausible().after(first)
 		if sums[w] == nil {
 			sums[w] = make(map[int64]countReply)
@@ -116,7 +123,7 @@ func checkWindowStorm(e *counterEnv) {
 				e.fail(r, fmt.Sprintf("at most %d, the number of counts in the window", len(in)))
 			}
 			more := r.counts.Previous - int64(len(sums[w-1]))
-			if max(more, -more) > workers {
+			if max(more, -more) > int64(workers) {
 				e.fail(r, fmt.Sprintf("a previous count of %d", len(sums[w-1])))
 			}
 		}
