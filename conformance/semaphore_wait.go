@@ -86,7 +86,7 @@ func checkPermitsFIFO(p *permits) {
 		held := p.fill(p.a, semaphoreN, harness.Long, "the name is fresh")
 		ctx, cancel := context.WithCancel(p.Ctx)
 		defer cancel()
-		results := p.waiters(ctx, 6, rest)
+		results := p.waiters(ctx, fifoWaiters, rest)
 		p.Sleep(p.Standing())
 		p.release(held[0])
 		var mu sync.Mutex
@@ -104,8 +104,7 @@ func checkPermitsFIFO(p *permits) {
 		}
 		p.Finish(&all, cancel, "all waiters are served")
 		p.release(held[1:]...)
-		const want = "1 2 3 4 5 6"
-		if got := strings.Join(order, " "); got != want {
+		if want, got := oneTo(fifoWaiters), strings.Join(order, " "); got != want {
 			return harness.Wrong("waiters are served in the order in which they joined: "+want,
 				fmt.Sprintf("they were served in the order %s; each called Wait %v after the one before", got, rest))
 		}
