@@ -13,28 +13,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxBatch is how many commands travel together. It bounds how long the first of them waits for the
-// replies to the others.
+// maxBatch is how many calls may travel together. It bounds how long the first of them waits for
+// the replies to the others.
 const maxBatch = 128
 
 // batches let the calls of a Locker travel together. While fewer than slots requests are under way,
 // a call is a request of its own, on its caller's goroutine and context. Further calls queue. A
 // request that ends gives its slot to the queue: a single call takes it and goes alone, and several
-// become one pipeline. So no call waits while a slot is free. A call has neither a goroutine nor a
-// timer: a pipeline under way has a goroutine, and all calls share an alarm.
+// become one pipeline. So no call waits while a slot is free. A call has no goroutine or timer of
+// its own: each pipeline under way has a goroutine, and all calls share an alarm.
 type batches struct {
 	locker *Locker
 	slots  int
-	always bool // for tests: a call that goes alone is a pipeline as well
+	always bool // for tests: every call goes in a pipeline, even a single one
 
 	merging merging
 
-	// The channels of calls that are over. A pool for all Lockers would move channels from one bubble of
-	// package synctest to another.
+	// The channels of calls that are over. A pool that all Lockers share would move channels from one
+	// bubble of package synctest to another.
 	wakes sync.Pool
 
 	mu          sync.Mutex
-	busy        int          // slots in use: all of them, while calls queue
+	busy        int          // slots in use: all of them while calls queue
 	first, last *batched     // the queue
 	queued      int          // its length
 	running     [][]*batched // the batches under way
@@ -42,8 +42,8 @@ type batches struct {
 	alarmAt     time.Time    // zero: the alarm is not set
 }
 
-// process sends a command and returns the error of its reply, or of the lack of one. If s's context
-// ends before, the command may still be under way.
+// process sends a command and returns the error that is its reply, or why there is no reply. If s's
+// context ends first, the command may still be under way.
 func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
 	if b.takeFree() {
 		defer b.pass()
@@ -146,8 +146,8 @@ func (b *batches) passLocked() {
 	}
 }
 
-// take gives a slot to the queue. If that is for a batch, take returns it. Otherwise the slot is
-// given to the only call in the queue, or given up.
+// take gives a slot to the queue: to the only call in it, or to a batch, which take returns. If no
+// calls queue, take gives the slot up.
 func (b *batches) take() []*batched {
 	for b.queued == 1 && !b.always {
 		c := b.first
@@ -175,7 +175,7 @@ func (b *batches) ended(batch []*batched) {
 	b.running = slices.DeleteFunc(b.running, func(r []*batched) bool { return r[0] == batch[0] })
 }
 
-// run sends batches in a slot, until fewer than two calls queue.
+// run sends batches in a slot until fewer than two calls queue.
 func (b *batches) run(batch []*batched) {
 	defer func() {
 		if batch != nil { // a hook has ended the goroutine
@@ -216,7 +216,8 @@ func (b *batches) send(batch []*batched) {
 	_, err = pipe.Exec(ctx)
 }
 
-// contextOf returns a context that ends when the last of a batch's callers runs out of time.
+// contextOf returns a context that ends at the last deadline of a batch's callers, or never if one
+// of them has none.
 func contextOf(batch []*batched) (context.Context, context.CancelFunc) {
 	var last time.Time
 	for _, c := range batch {
@@ -234,8 +235,8 @@ func contextOf(batch []*batched) (context.Context, context.CancelFunc) {
 var errNoReply = errors.New("the pipeline ended without a reply to this command")
 
 // finish hands out the outcomes of a batch whose pipeline has ended with err. If go-redis was about
-// to repeat the pipeline, every command without a reply, or with one that is an error, is left to
-// its caller, if that is still there: go-redis repeats single commands by the same rules.
+// to repeat the pipeline, each caller that is still there sends its command alone if it had no reply
+// or an error as its reply: go-redis repeats single commands by the same rules.
 func finish(batch []*batched, err error) {
 	repeats := errors.Is(err, redislock.ErrSentBefore)
 	if err == nil || errors.Is(err, redis.Nil) {
@@ -246,10 +247,11 @@ func finish(batch []*batched, err error) {
 	}
 }
 
-// alarmPause is the least time between two alarms, since each of them looks at all calls.
+// alarmPause is the least time between two alarms. Each of them looks at all calls.
 const alarmPause = 10 * time.Millisecond
 
-// setAlarm sets the alarm for a deadline, unless that is zero or the alarm is earlier anyway.
+// setAlarm sets the alarm for a deadline, unless that is zero or the alarm is set for an earlier
+// time already. It needs b.mu.
 func (b *batches) setAlarm(deadline time.Time) {
 	if deadline.IsZero() || !b.alarmAt.IsZero() && !deadline.Before(b.alarmAt) {
 		return

@@ -429,7 +429,7 @@ func TestBatchAlarm(t *testing.T) {
 		require.ErrorIs(t, result(t, done).err, context.DeadlineExceeded)
 		assert.GreaterOrEqual(t, time.Since(begin), seconds[i]*time.Second)
 	}
-	assert.Less(t, time.Since(begin), 30*time.Second, "before any other end")
+	assert.Less(t, time.Since(begin), 30*time.Second, "no other timeout has ended a call")
 	assert.Equal(t, 1, redisv9.Queued(l))
 	srv.Continue()
 	for _, i := range []int{0, 7} {
@@ -438,7 +438,7 @@ func TestBatchAlarm(t *testing.T) {
 	isIdle(t, l)
 }
 
-// A batch that ends leaves the others to the alarm.
+// When a batch ends, the alarm still wakes the callers of the others.
 func TestBatchAlarmOfTwo(t *testing.T) {
 	o := &redis.Options{Addr: testserver.Redis(t).Addr, ContextTimeoutEnabled: true}
 	l, h := newBatching(t, 2, o)
@@ -467,7 +467,7 @@ func TestBatchAlarmOfTwo(t *testing.T) {
 	isIdle(t, l)
 }
 
-// A Locker in a bubble of package synctest leaves nothing to those outside.
+// A Locker in a bubble of package synctest leaves nothing behind for Lockers outside it.
 func TestBatchInBubble(t *testing.T) {
 	addr := testserver.Redis(t).Addr
 	batch := func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// onlookers is a hook that hands commands to other goroutines, which look at them at any time, as
-// those that log commands do. It lets only one in three pipelines pass.
+// onlookers is a hook that lets other goroutines look at commands at any time, as a hook that logs
+// them may do. Only one in three pipelines passes it.
 type onlookers struct {
 	n   atomic.Int32
 	all sync.WaitGroup
@@ -50,7 +50,7 @@ func (h *onlookers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// Goroutines of a hook that still look at commands do not keep them from ending.
+// A call ends even if goroutines of a hook still look at its command.
 func TestBatchWithOnlookers(t *testing.T) {
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 	h := new(onlookers)
@@ -74,7 +74,7 @@ func TestBatchWithOnlookers(t *testing.T) {
 	isIdle(t, l)
 }
 
-// A hook that ends the goroutine of a batch takes neither its slot nor its callers along.
+// If a hook ends the goroutine of a batch, its slot is free again and its callers get an error.
 func TestBatchGoexit(t *testing.T) {
 	l, h := newBatching(t, 1, &redis.Options{Addr: testserver.Redis(t).Addr})
 	h.before = runtime.Goexit

@@ -13,7 +13,7 @@ import (
 
 // batched is a call that had to queue, and its command in a pipeline. Its caller can withdraw it
 // until it is written. From then on the command and the Sending belong to the pipeline, and the
-// caller can only leave them behind; they are the caller's again when it is over.
+// caller can only leave them behind. When the call is over they are the caller's again.
 type batched struct {
 	firstReply
 	batches     *batches
@@ -21,24 +21,24 @@ type batched struct {
 	lock, queue string // of a release, which may be merged with others; its command has no arguments yet
 	state       atomic.Int32
 
-	// How its caller waits: for the end of its context, or for a value in wake. That gets one from the
-	// alarm, unless rung is already set, and one when it is over, and has room for both.
+	// The caller waits for done or for a value in wake. That has room for two: one from the alarm, if
+	// it is the first to set rung, and one when the call is over.
 	wake     chan struct{}
-	done     <-chan struct{} // nil if the context never ends, or at the deadline,
-	deadline time.Time       // at which the batches' alarm wakes the caller; zero: it does not
+	done     <-chan struct{} // nil if the context never ends, or only at deadline
+	deadline time.Time       // when the alarm has to wake the caller; zero: never
 	rung     atomic.Bool
 
 	// Guarded by the batches' lock:
 	prev, next *batched // in the queue
 	isQueued   bool
 
-	// Set by a caller that leaves it behind:
-	ended func()        // called when it is over,
-	gone  chan struct{} // and closed after that
+	// Set by a caller that leaves the call behind:
+	ended func()        // called when it is over
+	gone  chan struct{} // closed after that
 
-	// The outcome, once it is over:
-	alone   bool // it is to be sent as a request of its own,
-	hasSlot bool // and has a slot
+	// The outcome, once the call is over:
+	alone   bool // the caller has to send it as a request of its own
+	hasSlot bool // and has been given a slot for that
 	err     error
 }
 
@@ -46,8 +46,8 @@ type batched struct {
 const (
 	waiting   = iota // in the queue, or in a batch that has not been written yet
 	withdrawn        // its caller has left, and it will not be sent
-	underWay         // or answered
-	left             // the same, and its caller has left
+	underWay         // it can no longer be withdrawn
+	left             // the same, but its caller has left
 	over             // it has an outcome
 )
 
@@ -61,8 +61,8 @@ func newBatched(b *batches, s *redislock.Sending, cmd redis.Cmder) *batched {
 	return c
 }
 
-// endOf returns what ends a context: a deadline and nothing else, or a channel. The channel of an
-// Unlock's context would cost a timer.
+// endOf returns the deadline of a context that nothing else ends, or otherwise a context's Done. The
+// Done of an Unlock's context would cost a timer.
 func endOf(ctx context.Context) (deadline time.Time, done <-chan struct{}) {
 	if l, ok := ctx.(*lazyctx.Context); ok && l.IsDetached() {
 		deadline, _ = ctx.Deadline()
@@ -71,7 +71,7 @@ func endOf(ctx context.Context) (deadline time.Time, done <-chan struct{}) {
 	return time.Time{}, ctx.Done()
 }
 
-// wait returns true when the call is over, or false if its context has ended before.
+// wait waits until the call is over, and reports false if its context ends first.
 func (c *batched) wait() bool {
 	for {
 		if c.done == nil {
@@ -93,13 +93,13 @@ func (c *batched) wait() bool {
 			return false
 		}
 	}
-	if c.rung.CompareAndSwap(false, true) { // nothing more comes, so that another call can use it
+	if c.rung.CompareAndSwap(false, true) { // wake stays empty from here on, so another call can use it
 		c.batches.wakes.Put(c.wake)
 	}
 	return true
 }
 
-// ring wakes the caller before the call is over, once.
+// ring wakes the caller before the call is over. It does so only once.
 func (c *batched) ring() {
 	if c.rung.CompareAndSwap(false, true) {
 		c.wake <- struct{}{}
@@ -124,8 +124,8 @@ func (c *batched) leave() bool {
 	})
 }
 
-// goAlone gives a slot to a call that has been in no batch, and reports whether its caller has not
-// just left.
+// goAlone gives a slot to a call that has been in no batch. It reports false if the caller has just
+// left.
 func (c *batched) goAlone() bool {
 	c.alone, c.hasSlot = true, true
 	if !c.state.CompareAndSwap(waiting, over) {
@@ -139,8 +139,8 @@ func (c *batched) goAlone() bool {
 // cannot be taken out of a pipeline.
 var leftOut = []any{"ping"}
 
-// Args returns the command's arguments. go-redis calls it to write the command: what was withdrawn
-// before that is not sent. A hook may call it at any time.
+// Args returns the command's arguments. go-redis calls it to write the command, and a hook may call
+// it at any time. What was withdrawn before the first call is not sent.
 func (c *batched) Args() []any {
 	if !c.state.CompareAndSwap(waiting, underWay) && c.state.Load() == withdrawn {
 		return leftOut
@@ -165,8 +165,8 @@ func (r *firstReply) SetErr(err error) {
 	r.Cmder.SetErr(err)
 }
 
-// finish hands out the outcome of a call whose batch has ended. err is that of a call without a
-// reply. If the batch was about to be repeated, the call is left to its caller instead.
+// finish hands out the outcome of a call whose batch has ended: its reply, or err if it has none. If
+// go-redis was about to repeat the batch, an error is replaced by a request of the caller's own.
 func (c *batched) finish(err error, repeats bool) {
 	if !c.state.CompareAndSwap(waiting, underWay) && c.state.Load() == withdrawn {
 		return

@@ -44,15 +44,15 @@ func isReady(c <-chan struct{}) bool {
 	}
 }
 
-// Whatever happens to a call while its caller leaves, one of the two decides what becomes of it.
+// If a caller leaves a call at the moment when something happens to it, the two agree on its outcome.
 func TestStatesOfACall(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:0"})
 	t.Cleanup(func() { _ = client.Close() })
 	l := New(client, WithBatching(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	const isLeft int32 = left // which variables hide below
-	const n = 5_000           // which of the two is first is a matter of luck
+	const isLeft int32 = left // variables hide that name below
+	const n = 5_000           // luck decides which of the two is first
 	leaving := func(state int32, event func(c *batched) bool) (calls []*batched, left, happened []bool) {
 		calls, left, happened = make([]*batched, n), make([]bool, n), make([]bool, n)
 		for i := range calls {
@@ -70,12 +70,12 @@ func TestStatesOfACall(t *testing.T) {
 
 	_, left, isAlone := leaving(waiting, (*batched).goAlone)
 	for i := range n {
-		require.NotEqual(t, left[i], isAlone[i], "it has a slot, or its caller has left")
+		require.NotEqual(t, left[i], isAlone[i], "either it has a slot or its caller has left")
 	}
 	calls, left, isSent := leaving(waiting, func(c *batched) bool { return c.Args()[0] == "set" })
 	for i, c := range calls {
 		require.True(t, left[i])
-		require.Equal(t, isSent[i], c.state.Load() == isLeft, "it was sent, or withdrawn")
+		require.Equal(t, isSent[i], c.state.Load() == isLeft, "either it was sent or it was withdrawn")
 		finish(c)
 	}
 	for _, state := range []int32{waiting, underWay} {

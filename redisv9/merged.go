@@ -12,14 +12,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// How many releases one script makes. Meanwhile the server does nothing else.
+// Fewer than minMerged releases of a batch are not merged. One script makes up to maxMerged, and
+// meanwhile the server does nothing else.
 const (
 	minMerged = 4
 	maxMerged = 32
 )
 
-// merged is a command that makes several releases of a batch, which costs the server half as much as
-// a command for each of them. If it fails, they are made one by one.
+// merged is a command that makes several releases of a batch. It costs the server half as much as a
+// command for each of them. If it fails, they are made one by one.
 type merged struct {
 	firstReply
 	merging  *merging
@@ -33,14 +34,15 @@ type merged struct {
 // merging is what the merged commands of a Locker have in common.
 type merging struct {
 	isLoaded atomic.Bool               // the server has the script
-	failedAt atomic.Pointer[time.Time] // when one failed last; nil: never
+	failedAt atomic.Pointer[time.Time] // when a script as a whole failed last; nil: never
 }
 
-// mergingPause follows a merged command that failed, as all do if locks are in different slots.
+// mergingPause is how long nothing is merged after a script has failed, as it does every time if
+// the locks are in different slots.
 const mergingPause = 10 * time.Second
 
-// merge returns the commands of a batch. Releases come first, since other calls may wait for their
-// locks.
+// merge returns the commands of a batch, and those among them that are merged. These come first,
+// since other calls may wait for their locks.
 func (g *merging) merge(ctx context.Context, batch []*batched) (cmds []redis.Cmder, all []*merged) {
 	var releases []*batched
 	for _, c := range batch {
@@ -68,7 +70,7 @@ func (g *merging) merge(ctx context.Context, batch []*batched) (cmds []redis.Cmd
 	return cmds, all
 }
 
-// complete makes the command of a release that is not merged with others.
+// complete makes the command of a release that goes without others. It does nothing for other calls.
 func (c *batched) complete() {
 	if c.lock != "" {
 		c.Cmder = releaseCommand(c.sending, c.lock, c.queue)
@@ -100,10 +102,9 @@ func (m *merged) Args() []any {
 	return m.args
 }
 
-// finish gives the releases their replies. A release that got an error is made again by its caller,
-// alone.
+// finish gives the releases their replies. The caller of one that got an error makes it again, alone.
 func (m *merged) finish() {
-	m.write.Do(func() { m.args = leftOut }) // it was not written, but a hook may still look at it
+	m.write.Do(func() { m.args = leftOut }) // if it was not written; a hook may still look at it
 	if !m.answered || len(m.sent) == 0 {
 		return
 	}

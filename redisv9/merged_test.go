@@ -40,7 +40,7 @@ func releaseCalls(tb testing.TB, l *redisv9.Locker, n int) (calls []call) {
 	return calls
 }
 
-// All n calls report true.
+// allTrue is the outcome of n calls that all report true.
 func allTrue(n int) []outcome { return slices.Repeat([]outcome{{ok: true}}, n) }
 
 // Up to 32 releases are one command, and each has its own answer. Fewer than four are not worth it.
@@ -98,7 +98,7 @@ func TestMergedFails(t *testing.T) {
 	calls := releaseCalls(t, l, n)
 	assert.Equal(t, append(allTrue(n), outcome{}), batchOf(t, l, h, append(calls, releaseCall(l, "none", "t"))...))
 	alone, _ := h.seen()
-	assert.NotEmpty(t, alone, "the server has forgotten it")
+	assert.NotEmpty(t, alone, "the server has forgotten the script")
 	assert.Equal(t, allTrue(n), batchOf(t, l, h, releaseCalls(t, l, n)...))
 	alone, _ = h.seen()
 	assert.Empty(t, alone, "it has the text again")
@@ -123,7 +123,7 @@ func TestMergedInSlots(t *testing.T) {
 		}
 		assert.Equal(t, allTrue(n), batchOf(t, l, h, calls...))
 		_, pipelines := h.seen()
-		require.NotEmpty(t, pipelines) // the first time, the script of a single release has to be sent as well
+		require.NotEmpty(t, pipelines) // more the first time: the server lacks the script of a single release
 		assert.Len(t, pipelines[0], []int{1, n}[first], "after an error they are not merged for a while")
 	}
 }
@@ -238,7 +238,7 @@ func TestLeavingTheMerged(t *testing.T) {
 	}
 }
 
-// Hooks see the command, and may refuse it, whether they have looked at its arguments or not.
+// A hook may refuse the command, whether it has looked at its arguments or not.
 func TestMergedWithHooks(t *testing.T) {
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 	refused := errors.New("refused")

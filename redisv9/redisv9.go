@@ -129,10 +129,10 @@ func WithPrefix(prefix string) Option {
 // number of slots.
 //
 // The answers are the same. A call in the queue or in a pipeline returns as soon as its context
-// ends, even by cancellation. If the call was still in the queue, it is never sent. But
-// hooks see pipelines, without the values of the callers' contexts and with several releases in one
-// command, and a hook that panics in a pipeline ends the process. If a pipeline gets no answer and go-redis was about to repeat it, its
-// commands are repeated one by one.
+// ends, even by cancellation. If the call was still in the queue, it is never sent. But hooks see
+// pipelines, in which one command may make several releases, without the values of the callers'
+// contexts. A hook that panics in a pipeline ends the process. If a pipeline gets no answer and
+// go-redis was about to repeat it, its commands are repeated one by one.
 //
 // By default, or if slots is 0 or less, each call is a request of its own. The same holds, whatever
 // slots is, on a Ring, on a Cluster, where a batch would wait for its slowest node, and on clients
@@ -212,9 +212,9 @@ var errNoClient = errors.New("redisv9: nil client")
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
-// Locker. When token holds the lock already, ttl replaces the remaining time. Acquire then returns
-// an error for a request that was sent again, as Extend does, and so it does beside a queue and
-// before Redis 7.
+// Locker. When token holds the lock already, ttl replaces the remaining time. If go-redis sent the
+// request again, Acquire then returns an error, as Extend does. It also does so if the Locker has
+// met a queue lately, and on servers older than Redis 7.
 //
 // When the holder is a process that may only keep the lock ([cohort.WithLinger]), Acquire asks it
 // for the lock, in one more request, and waits for its answer. The answer takes a round trip or

@@ -10,7 +10,7 @@ import (
 
 // set and setGet take a lock if it is free; see [redislock.Requests].
 func (l *Locker) set(s *redislock.Sending, lock string, ms int64) (wasFree bool, err error) {
-	cmd := redis.NewBoolCmd(s.Ctx, "set", lock, s, "px", ms, "nx") // which spares go-redis an error for a nil reply
+	cmd := redis.NewBoolCmd(s.Ctx, "set", lock, s, "px", ms, "nx") // it takes a nil reply without an error
 	err = l.process(s, cmd)
 	return err == nil && cmd.Val(), err
 }

@@ -19,8 +19,8 @@ var _ window.Enforcer = (*Locker)(nil)
 // server's clock. One SET writes the value and its expiry, at the end of the next window. If the
 // server's clock is set back, the counts still count as those of the current window.
 //
-// If there is no reply, go-redis repeats a request that counts no more than once, regardless of
-// MaxRetries. So n may count twice.
+// If there is no reply, go-redis repeats the request. Regardless of MaxRetries only the first
+// repetition counts, so n may count twice, but not more often.
 func (l *Locker) Count(ctx context.Context, key string, n int64, per time.Duration) (window.Counts, error) {
 	c, _, err := l.CountUnder(ctx, key, n, window.Rule{Per: per})
 	return c, err
