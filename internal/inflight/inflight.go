@@ -16,7 +16,7 @@ const Never = time.Duration(1<<63 - 1)
 // Calls are the calls that a Locker's callers have left behind. The zero value is ready to use. It
 // holds an entry for a token only while such a call is under way.
 type Calls struct {
-	tokens atomic.Int64 // the length of left, for those who do not have to look at it
+	tokens atomic.Int64 // the length of left: while it is 0, Wait takes no lock
 	mu     sync.Mutex
 	left   map[string][]<-chan struct{} // by token; each is closed when its call returns
 }

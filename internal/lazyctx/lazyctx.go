@@ -1,7 +1,6 @@
 // Package lazyctx provides a context with a deadline that costs one allocation until Done is
-// called. [context.WithDeadline] costs several and starts a timer. That is more than everything
-// else that an uncontended unlock does, or a read from a cache in memory, and there nothing ever
-// calls Done.
+// called. [context.WithDeadline] costs several and starts a timer. That is more than the rest of an
+// uncontended unlock costs, or of a read from a cache in memory, and neither calls Done.
 package lazyctx
 
 import (
@@ -17,7 +16,7 @@ type Context struct {
 	parent   context.Context
 	deadline time.Time
 
-	mu       sync.Mutex // guards the following, but anyone may load what is atomic
+	mu       sync.Mutex // guards the following, but what is atomic may be loaded without it
 	state    atomic.Uint32
 	detached bool                  // only the parent's values count; never changes
 	over     bool                  // Cancel was called
@@ -100,9 +99,9 @@ func (c *Context) expire() {
 	}
 }
 
-// AfterFunc lets contexts that are derived from a detached one learn that it has ended. Its Done
-// has a channel and a timer of its own, which take a third of the time of a context of package
-// context.
+// AfterFunc lets contexts that are derived from a detached one learn, without a goroutine, that it
+// has ended. It makes a context of package context, which Done can do without: the channel and the
+// timer of Done take a third of the time.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +116,7 @@ func (c *Context) timedLocked() context.Context {
 	}
 	var t timed
 	switch c.look() {
-	case cancelled: // whatever has ended the parent since
+	case cancelled: // even if the parent has ended since
 		t.Context, t.stop = context.WithCancel(context.WithoutCancel(c.parent))
 		t.stop()
 	case expired:
@@ -150,8 +149,8 @@ func (c *Context) Err() error {
 	return nil
 }
 
-// ErrAt returns ctx's Err. Now is a reading of the clock that the caller has just made: ErrAt does
-// not read it again.
+// ErrAt returns ctx.Err(). now is a reading of the clock that the caller has just made, which spares
+// a [Context] another one.
 func ErrAt(ctx context.Context, now time.Time) error {
 	if c, ok := ctx.(*Context); ok && c.isOpen() && now.Before(c.deadline) {
 		return nil
@@ -165,7 +164,8 @@ func (c *Context) isOpen() bool {
 	return c.state.Load() == running && (c.detached || c.timed.Load() == nil && c.parent.Err() == nil)
 }
 
-// look notes the first reason to end. It needs c.mu, and a nil timed unless c is detached.
+// look notes why c has ended, if it has, and returns its state. It needs c.mu, and a nil timed
+// unless c is detached.
 func (c *Context) look() uint32 {
 	switch {
 	case c.state.Load() != running:
@@ -198,7 +198,7 @@ func (c *Context) Cancel() {
 		c.endLocked(cancelled)
 	}
 	if t != nil {
-		t.stop() // after that, since what waits for it may call Err at once, which takes no lock
+		t.stop() // last, since what waits for it may call Err at once, which takes no lock
 	}
 }
 

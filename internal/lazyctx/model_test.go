@@ -31,8 +31,8 @@ func (w *twin) compare(t *testing.T) {
 	require.Equal(t, "v", w.lazy.Value(key{}))
 }
 
-// In random schedules a context behaves as one of package context does, whichever of its methods
-// are called, and in whatever order.
+// A context behaves as one of package context does, whichever of its methods are called, and in
+// whatever order.
 func TestRandomSchedules(t *testing.T) {
 	for range 300 {
 		seed := rand.Uint64()
@@ -116,8 +116,8 @@ func schedule(t *testing.T, seed uint64) {
 	}
 }
 
-// Goroutines that use a context at once agree: none sees it end and then not, a closed Done has an
-// Err, and after Cancel there is one.
+// Goroutines that use a context at the same time agree: an Err stays, and there is one once Done is
+// closed and after Cancel.
 func TestConcurrentUse(t *testing.T) {
 	for i := range 200 {
 		parent, cancel := context.WithCancel(t.Context())

@@ -53,9 +53,9 @@ func (s *Sending) Begin(c Command, runsOnConnect bool) {
 }
 
 // BeginInBatch is Begin for a command that may be sent together with others. An error from
-// [Sending.MarshalBinary] would fail them all, so the token is sent even if Ctx ends meanwhile: the
-// command must have been left out if Ctx had ended before. It is sent once, and [ErrSentBefore]
-// keeps the client from repeating all of them.
+// [Sending.MarshalBinary] would fail them all, so the token is sent even if Ctx ends meanwhile. A
+// command whose Ctx has ended before must be left out. The token is sent once: after that,
+// [ErrSentBefore] keeps the client from repeating the batch.
 func (s *Sending) BeginInBatch(c Command, runsOnConnect bool) {
 	s.Begin(c, runsOnConnect)
 	s.inBatch = true

@@ -1,6 +1,6 @@
 -- handoff is the end of a release. It gives the lock, which is free or about to be freed, to the next
--- in the queue, even if its holder has lost it. It uses frees, which reports whether the token held the
--- lock, left, which is 1 if the entry has left the queue, and what serve uses.
+-- in the queue, even if the token has lost the lock. It uses what serve uses, and two variables more:
+-- frees reports whether the token held the lock, and left is 1 if the entry has left the queue.
 local result, isClaim = serve()
 if result ~= 'served' then
 	redis.call('DEL', lock)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A waiter that leaves the queue of a lock without a holder hands the lock to the next one. It has
-// left, but has released nothing.
+// A waiter that leaves the queue of a lock without a holder hands the lock to the next one. The reply
+// is that it has left, not that it has released a lock.
 func TestLeavesWhileFree(t *testing.T) {
 	t.Parallel()
 	client, ctx := start(t), t.Context()

@@ -443,7 +443,7 @@ func TestSendingInBatch(t *testing.T) {
 	assert.Equal(t, 2, s.Sends())
 
 	s.BeginInBatch(new(fakeCommand), false)
-	s.Begin(new(fakeCommand), false) // it did not come to a batch
+	s.Begin(new(fakeCommand), false) // the command goes alone after all
 	for want := range 2 {
 		_, err = s.MarshalBinary()
 		require.NoError(t, err)

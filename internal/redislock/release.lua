@@ -6,5 +6,5 @@
 -- nonce or ''
 local lock, queue, token, entry, former = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local nonce = (ARGV[4] or '') ~= '' and ARGV[4]
-local share = 1 -- of what one script may drop
+local share = 1 -- this release may drop all that a script may
 --include release_lock

@@ -1,5 +1,5 @@
--- release_lock is what release does, for the script's lock, queue, token, entry, former and nonce. share
--- is the share of this release in what the script may drop from queues.
+-- release_lock does what release.lua describes, with the script's lock, queue, token, entry, former
+-- and nonce. share is how much of what a script may drop from queues this release may drop.
 local holder = redis.call('GET', lock)
 if not queue or redis.call('EXISTS', queue) == 0 then
 	if holder == token and not nonce then

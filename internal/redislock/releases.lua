@@ -1,5 +1,5 @@
--- releases does for several locks what release does without an entry, and returns a list of what that
--- returns, which may be errors. KEYS: the locks, and then their queues. ARGV: the tokens
+-- releases does for each of several locks what release does without an entry, and returns a list of
+-- the replies, some of which may be errors. KEYS: the locks, and then their queues. ARGV: the tokens
 local count, results, freed = #ARGV, {}, {}
 local holders = redis.call('MGET', unpack(KEYS, 1, count))
 local queues = redis.call('EXISTS', unpack(KEYS, count + 1))
@@ -18,7 +18,7 @@ if freed[1] then -- the first write, so that an error means that nothing was don
 	end
 end
 
-local share = 1 / count
+local share = 1 / count -- of each release in what the script may drop
 local function release(lock, queue, token)
 	local entry, former, nonce
 	--include release_lock

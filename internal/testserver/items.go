@@ -12,7 +12,7 @@ import (
 )
 
 // MemcachedItems returns a line about each item of a memcached, such as "key=k exp=-1 la=… cas=…".
-// Only one caller at a time is served, so others wait.
+// memcached serves only one such request at a time, so MemcachedItems may have to wait.
 func MemcachedItems(ctx context.Context, addr string) ([]string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
