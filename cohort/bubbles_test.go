@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Locker of a whole program may be used in one bubble after the other. A channel of one must not
-// get into another: that would end the program.
+// A package's Locker may be used in one bubble after another. A channel made in one must not get into
+// another: that is a fatal error.
 func TestBubbles(t *testing.T) {
 	for name, last := range map[string]error{"released": nil, "a release without an answer": errors.New("lost")} {
 		t.Run(name, func(t *testing.T) {

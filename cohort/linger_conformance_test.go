@@ -31,8 +31,8 @@ func with(skip map[string]string, reason string, more ...string) map[string]stri
 var skipKept = with(skip, "a lock that lingers is held to other processes",
 	"inspect/expiry", "inspect/no-side-effects", "inspect/queue", "list/prefix", "list/concurrent", "list/queue")
 
-// skipBroken names the check that releases a lock that has been broken. It may do so before the
-// process has heard that another one wants the lock: see TestLingerBroken.
+// skipBroken names the check that releases a lock that has been broken, perhaps before the process
+// has heard that another one wants the lock: see TestLingerBroken.
 var skipBroken = with(skipKept, "a release that lets the lock linger does not notice that the lock was broken",
 	"inspect/break-wakes")
 

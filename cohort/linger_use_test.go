@@ -42,8 +42,8 @@ func TestLingerInspect(t *testing.T) {
 	})
 }
 
-// A lock that is broken goes to the process that waits for it. Its release then reports the loss,
-// since it asks the backend for a lock that is known to be wanted.
+// A lock that is broken goes to the process that waits for it. The release by its last holder reports
+// the loss: it asks the backend if another process is known to want the lock.
 func TestLingerBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New()

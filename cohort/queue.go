@@ -9,10 +9,10 @@ import (
 	"github.com/golockers/locker"
 )
 
-// queue has the waiters of a record.
+// queue holds the waiters of a record.
 type queue struct {
 	first, last *waiter
-	spare       *waiter // a list of those that are over, for other Waits to use
+	spare       *waiter // a list of waiters that are over, for other Waits to use
 	spares      int     // its length
 }
 
@@ -33,10 +33,10 @@ type waiter struct {
 	over       atomic.Bool // it got the lock, and its Wait no longer refers to it
 }
 
-// maxSpares limits the waiters that a record keeps. Callers that ask for the lock again right after
-// they have released it need few. A tenure's end drops them. In a sync.Pool, or in a record that a
-// doubt keeps, a channel that was made in a bubble of testing/synctest could get into another one,
-// which is a fatal error.
+// maxSpares limits the spare waiters of a record. Callers that ask for the lock again right after
+// they have released it need few. The end of a tenure drops them: from a sync.Pool, or from a record
+// that a doubt keeps, a channel made in one bubble of testing/synctest could get into another, which
+// is a fatal error.
 const maxSpares = 8
 
 func (q *queue) newWaiter(ctx context.Context, token string, ttl time.Duration) *waiter {
@@ -51,7 +51,7 @@ func (q *queue) newWaiter(ctx context.Context, token string, ttl time.Duration) 
 	return w
 }
 
-// reuse keeps w, unless it is nil, for another Wait if nothing refers to it anymore.
+// reuse keeps w for another Wait if nothing refers to it anymore. It does nothing if w is nil.
 func (q *queue) reuse(w *waiter) {
 	if w == nil || w.drives || q.spares >= maxSpares || !w.over.Load() {
 		return
@@ -64,10 +64,10 @@ func (q *queue) reuse(w *waiter) {
 
 func (q *queue) dropSpares() { q.spare, q.spares = nil, 0 }
 
-// awaitTold waits until w has been told its outcome, and reports true, or until its context ends.
+// awaitTold waits until w is told its outcome, and reports false if w's context ends first.
 func (w *waiter) awaitTold() bool {
 	done := w.ctx.Done()
-	if done == nil { // a receive takes less than a select
+	if done == nil { // a receive costs less than a select
 		<-w.told
 		return true
 	}
@@ -109,7 +109,7 @@ func (q *queue) tell(w *waiter) {
 	w.told <- struct{}{}
 }
 
-// leave is for a waiter whose context has ended. What it was about to get goes to the next.
+// leave is for a waiter whose context has ended. If it has been given the lock, the next one gets it.
 func (l *Locker) leave(r *record, w *waiter) {
 	s := r.shard
 	s.mu.Lock()
@@ -123,7 +123,7 @@ func (l *Locker) leave(r *record, w *waiter) {
 		return
 	}
 	if t := r.tenure; t != nil && t.heldBy(w.token, time.Now()) {
-		go func() { // it may take a request, for which the caller does not wait
+		go func() { // this may make a request, for which the caller does not wait
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if r.tenure == t && t.heldBy(w.token, time.Now()) {

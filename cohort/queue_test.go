@@ -16,8 +16,7 @@ func (q *queue) wait(ctx context.Context) *waiter {
 	return w
 }
 
-// A waiter serves another Wait when its own has ended with the lock, and not while anything may
-// still refer to it.
+// A waiter is reused if its Wait got the lock, and not while anything may still refer to it.
 func TestReuse(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
