@@ -78,7 +78,8 @@ func BenchmarkObserved(b *testing.B) {
 	}
 }
 
-// A lock and its unlock allocate the token and the lease, and under the race detector once more.
+// A Lock and its Unlock make two allocations, the lease and its token, and a third under the race
+// detector.
 func TestAllocations(t *testing.T) {
 	ctx, l := t.Context(), memory.New()
 	assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() { require.NoError(t, cycles[0].run(ctx, l)) }), 3.0)

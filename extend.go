@@ -26,15 +26,15 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	before := l.Deadline()
 	outcome, err := l.extend(ctx, ttl)
 	l.report(ctx, outcome, err)
-	// One that failed may have moved the deadline nearer: then keep-alive must try in time.
+	// A failed extension may have moved the deadline nearer: then the keep-alive must try in time.
 	if err == nil || l.Deadline().Before(before) {
 		l.reschedule()
 	}
 	return err
 }
 
-// extend makes one extension, by ttl. If that is 0 it is the keep-alive's, by the ttl in force when
-// its turn comes. The caller reports the outcome when it has let go of all that others wait for,
+// extend makes one extension by ttl. If ttl is 0, it makes one of the keep-alive, by the ttl in force
+// when its turn comes. The caller reports the outcome once it holds nothing that others wait for,
 // since an Observer may use the lease.
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) (outcome EventKind, err error) {
 	l.mu.Lock()
@@ -86,8 +86,8 @@ func (l *Lease) report(ctx context.Context, outcome EventKind, err error) {
 	}
 }
 
-// conclude updates the lease after an extension by ttl, to next, and returns the error and what to
-// report. A loss is left for unlock to report.
+// conclude updates the lease after an extension by ttl, to next, and returns what to report and the
+// error. It leaves a loss for unlock to report.
 func (l *Lease) conclude(ttl time.Duration, next time.Time, extended bool, err error) (EventKind, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

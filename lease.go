@@ -26,29 +26,29 @@ type Lease struct {
 	mu       sync.Mutex
 	state    leaseState
 	loss     leaseState  // expired or refused, once it was lost
-	untold   bool        // the loss has to be reported by unlock
+	untold   bool        // unlock has yet to report the loss
 	deadline time.Time   // when the lock must be assumed gone
-	timer    *time.Timer // notices the deadline; made by the first Lost or Context
-	rare     *rareParts  // nil until one of them is needed, and then never changed: see needed
+	timer    *time.Timer // notices the deadline; nil until watchDeadline is called
+	rare     *rareParts  // nil until one of them is needed, and then never replaced
 
-	unlockCtx lazyctx.Context // of the first Unlock: a part of the lease, to save an allocation
+	unlockCtx lazyctx.Context // of the first Unlock; not a pointer, to save an allocation
 }
 
-// rareParts is the part of a lease that is not needed if the lock is only taken and released. The
-// mu of the lease guards it.
+// rareParts is what a lease does not need if its lock is only taken and released. The lease's mu
+// guards it.
 type rareParts struct {
 	keep      *keepAlive    // nil without keep-alive; set once, by newLease
 	extendErr error         // of the last extension while it was held
 	unsure    time.Duration // the shortest ttl of an unanswered extension, which may yet arrive; 0: none
-	minHold   time.Time     // Unlock does not release the lock before then; zero: no limit
+	minHold   time.Time     // Unlock does not release the lock before that; zero: no limit
 
 	lost     chan struct{}   // made by the first Lost
 	contexts []*leaseContext // to cancel when the lease is lost
-	turn     chan struct{}   // holds a value while an Extend is under way: they go one at a time
-	unlocked chan struct{}   // closed when the Unlock under way ends; made by what waits for it
+	turn     chan struct{}   // holds a value while an extension is under way, so there is only one
+	unlocked chan struct{}   // closed when the Unlock under way ends; nil if no other waits for that
 }
 
-// needed returns the rare parts, to change them. It needs l.mu.
+// needed returns l.rare, and makes it if it is nil. It needs l.mu.
 func (l *Lease) needed() *rareParts {
 	if l.rare == nil {
 		l.rare = new(rareParts)
@@ -228,7 +228,7 @@ func (l *Lease) Detach() {
 		turn = l.rare.turn
 	}
 	l.unlock()
-	if turn != nil { // no other begins, so this waits for the last one
+	if turn != nil { // no other extension begins, so this waits for the last one
 		turn <- struct{}{}
 		<-turn
 	}
@@ -250,7 +250,8 @@ func (l *Lease) unlockUnlessDetached(ctx context.Context) error {
 }
 
 // unlock unlocks l.mu, and then reports a loss that was noticed meanwhile. An Observer may call any
-// method of the lease, so the caller must not have what one waits for, such as the turn to extend.
+// method of the lease, so the caller must hold nothing that they wait for, such as the turn to
+// extend.
 func (l *Lease) unlock() {
 	if !l.untold {
 		l.mu.Unlock()

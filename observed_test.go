@@ -73,8 +73,8 @@ type observerFunc func(context.Context, Event)
 
 func (f observerFunc) Observe(ctx context.Context, e Event) { f(ctx, e) }
 
-// An Observer may panic, or end the goroutine, when Unlock reports to it that the lease was lost.
-// The lease can be used after that.
+// An Observer may panic or end the goroutine when Unlock reports a loss to it. The lease can still be
+// used after that.
 func TestUnlockReportsLossToObserverThatLeaves(t *testing.T) {
 	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "exit": runtime.Goexit} {
 		_, obs := observe(t.Context(), observerFunc(func(_ context.Context, e Event) {

@@ -18,13 +18,13 @@ func (o *options) newToken() string {
 
 const tokenAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // of base32
 
-// randomToken returns 128 random bits in base32. They come from the operating system in each call.
-// Bits kept for later calls, or a generator in this process, would repeat themselves in the copies
-// of a virtual machine. It does what rand.Text does, with fewer random bytes.
+// randomToken returns 128 random bits in base32, as rand.Text does, but from fewer random bytes. Each
+// call gets them from the operating system: bits that were kept for later, or a generator in this
+// process, would repeat themselves in copies of a virtual machine.
 func randomToken() string {
 	var bits [16]byte
 	_, _ = rand.Read(bits[:]) // never fails
-	const half = 13           // characters for 64 bits, the last of which has 4
+	const half = 13           // characters for 64 bits; the last has only 4 of them
 	var text [2 * half]byte
 	a, b := binary.LittleEndian.Uint64(bits[:8]), binary.LittleEndian.Uint64(bits[8:])
 	for i := range half {

@@ -23,16 +23,16 @@ var errUnlocking = errors.New("another Unlock of this lease is under way")
 // Unlock releases the lock. Within the time of [WithMinHold] it instead leaves the lock to expire
 // at the end of that time. Unlock can be deferred: it keeps the values of ctx but not its
 // cancellation. It takes at most 5 seconds, plus up to one I/O timeout of the client if the client
-// cannot be interrupted. Before that it waits, for up to 5 more seconds, until an extension by the
-// keep-alive has ended, or within the time of WithMinHold any extension. Only a client that cannot
-// be interrupted makes it wait for the keep-alive.
+// cannot be interrupted. Before that it waits up to 5 more seconds for an extension that is under
+// way: for one by the keep-alive if the client cannot be interrupted, and for any other only within
+// the time of WithMinHold.
 //
 // The error is [ErrNotHeld] if the lease was lost: work under the lock may have overlapped with
-// another holder's. It is joined with the backend's error if what might be left of the lock could
-// not be released either. Its text gives the reason of the loss, as [Lease.Err] does. Once the
-// backend has answered an Unlock, every further one returns ErrNotHeld; one that is called
-// meanwhile first waits for the other to end. Any other error means that the lock may or may not
-// have been released. Unlock may then be called again; otherwise the lock ends with its ttl.
+// another holder's. Its text gives the reason for the loss, as [Lease.Err] does. It is joined with
+// the backend's error if what might be left of the lock could not be released either. Any other
+// error means that the lock may or may not have been released. Unlock may then be called again;
+// otherwise the lock ends with its ttl. Once the backend has answered an Unlock, every further one
+// returns ErrNotHeld. An Unlock that is called while another is under way first waits for it.
 func (l *Lease) Unlock(ctx context.Context) error {
 	if l == nil || l.locker == nil {
 		return noLease("unlock")
@@ -40,8 +40,8 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	return l.unlockWithin(ctx, false)
 }
 
-// release is Unlock for a cleanup, which ends with ctx. It reports whether the lock is certainly free
-// of the lease's token.
+// release is Unlock for a cleanup, and ends with ctx. It reports whether the token certainly no
+// longer holds the lock.
 func (l *Lease) release(ctx context.Context) (free bool) {
 	_ = l.unlockWithin(ctx, true)
 	l.mu.Lock()
@@ -122,8 +122,8 @@ func (l *Lease) unlockWithin(ctx context.Context, endsWithCtx bool) error {
 	return err
 }
 
-// releaseContext returns the context for a Release. A lease is held before one Unlock only, so that
-// one can use the lease's own.
+// releaseContext returns the context for a Release. Only one Unlock finds the lease held, so that one
+// can use unlockCtx.
 func (l *Lease) releaseContext(ctx context.Context, endsWithCtx bool, before leaseState, end time.Time) (
 	own *lazyctx.Context) {
 	switch {
@@ -141,7 +141,7 @@ type unlocking struct {
 	before    leaseState      // of the lease
 	extending <-chan struct{} // closed at the end of an extension by the keep-alive; nil if there is none
 	minHold   time.Time
-	now       time.Time // a little earlier, or now
+	now       time.Time // a reading of the clock shortly before
 }
 
 // beginUnlock ends the lease. It waits until no other Unlock is under way.
@@ -150,7 +150,7 @@ func (l *Lease) beginUnlock() (b unlocking, err error) {
 	l.mu.Lock()
 	if l.state == held && !b.now.Before(l.deadline) {
 		l.lose(expired)
-		l.unlock() // nothing waits yet for what reports it, and an Observer may not return
+		l.unlock() // reports the loss before others wait for this Unlock, as an Observer might never return
 		l.mu.Lock()
 		b.now = time.Now()
 	}
@@ -198,8 +198,9 @@ func (l *Lease) endUnlock(after leaseState) {
 	}
 }
 
-// takeTurn waits until no extension is under way, or until late: it might arrive after one that
-// Unlock makes, and shorten the lock. It returns a function that gives the turn back.
+// takeTurn waits until no extension is under way, or until late. Otherwise that extension might
+// arrive after one that Unlock makes, and shorten the lock. It returns a function that gives the turn
+// back.
 func (l *Lease) takeTurn(late <-chan time.Time) (giveBack func()) {
 	var turn chan struct{}
 	l.mu.Lock()

@@ -191,9 +191,9 @@ func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// tryMinHold returns the error of a MinHold longer than the ttl that the backend cannot express,
-// while nothing has been done under the lock yet. It asks by extending a lock that no token holds;
-// the answer is otherwise ignored.
+// tryMinHold returns an error if the backend cannot express a MinHold longer than the ttl, while
+// nothing has been done under the lock yet. To find out, it makes an extension for a token that does
+// not hold the lock, and ignores every other outcome.
 func (a *acquisition) tryMinHold(ctx context.Context) error {
 	_, err := a.locker.Extend(ctx, a.key, randomToken(), a.opts.minHold)
 	if errors.Is(err, ErrInvalidTTL) {
