@@ -19,9 +19,9 @@ that is left to them unless they extend it, and how many wait. A dash means that
 not know. The holder is the host and process id of a locker command, or the label that a Go program
 has chosen with WithOwner; otherwise it is the beginning of its token.
 
-The permits of run --permits are the locks KEY/1, KEY/2 and so on. The commands that wait for one are
-the holder of KEY/queue and those that wait for that lock. On a single Redis server and with
-Sentinel, up to 64 permits have no such lock, and the commands that wait for them are not shown.
+The permits of run --permits are the locks KEY/1, KEY/2 and so on. The commands that wait for a
+permit are the holder of the lock KEY/queue and its waiters. A single Redis server, or Sentinel, has
+no such lock for up to 64 permits, and the commands that wait for them are not shown.
 
 On Redis it goes through all keys of the server. memcached cannot list locks.`
 

@@ -46,7 +46,7 @@ func newShow() *cobra.Command {
 }
 
 const breakHelp = `Break takes a lock away from its holder, and the next that waits gets it. A permit of run --permits
-is broken by its own name, such as KEY/2; on Redis the next command may get it a second later.
+is broken by its own name, such as KEY/2. On Redis the next command may get it up to a second later.
 
 The holder, if it lives, learns of it when it extends the lock next. Until then two of them work at
 the same time. So break a lock only if its holder is known to be gone or hung, and cannot wait for

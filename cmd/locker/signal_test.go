@@ -281,14 +281,14 @@ func TestTimesOfStop(t *testing.T) {
 	}
 }
 
-// Whether the last extension has ended without an answer or not yet, the message is the same. If it
-// has failed otherwise, the message has the cause.
+// The message is the same whether the last extension has ended without an answer or is still under
+// way. If it has failed in another way, the message has the cause.
 func TestReasonOfStop(t *testing.T) {
 	t.Parallel()
 	lease, err := locker.Lock(t.Context(), memory.New(), "k", time.Hour)
 	require.NoError(t, err)
 	h := &holding{lease: lease, observer: &extensions{}, flags: runFlags{ttl: time.Hour + 90*time.Second}}
-	s := &supervisor{holding: h} // to which the lease looks like one that was taken 90 seconds ago
+	s := &supervisor{holding: h} // by that ttl, the lease was taken 90 seconds ago
 	for _, err := range []error{nil, fmt.Errorf("locker: extend %q: %w", "k", context.DeadlineExceeded)} {
 		h.observer.Observe(t.Context(), locker.Event{Kind: locker.ExtendFailed, Err: err})
 		require.Regexp(t, `^no answer yet; the lock was taken or extended 1m[3-5]\d.* ago$`, s.reason().Error())

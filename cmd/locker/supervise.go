@@ -84,9 +84,9 @@ func (s *supervisor) stop() {
 	s.process.terminate()
 }
 
-// reason returns why the lock was not extended in time. Each extension has a time limit of its own,
-// which passes at about the moment when a command with the default grace has to be stopped, so an
-// extension without an answer may have ended or not.
+// reason returns why the lock was not extended in time. The last extension may have ended without an
+// answer or not have ended yet, since its time limit passes at about the moment when a command with
+// the default grace has to be stopped. Both give the same reason.
 func (s *supervisor) reason() error {
 	if err := cause(s.observer.err()); err != nil && err != context.DeadlineExceeded { // else its text says less
 		return err

@@ -40,8 +40,9 @@ var etcdScheme = scheme{
 	},
 }
 
-// requireConnection ends a request that has waited so long for a connection to any server, with the
-// reason why there is none. A request on a connection may take longer: it has to outlast an election.
+// requireConnection ends a request if there is no connection to any server when timeout has passed.
+// The error has the reason. With a connection, a request may take longer: it has to outlast an
+// election.
 func requireConnection(timeout time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
 		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -57,7 +58,7 @@ func requireConnection(timeout time.Duration) grpc.UnaryClientInterceptor {
 		if err != nil && ctx.Err() == nil && bounded.Err() != nil {
 			// Not err itself: the client would repeat the request.
 			reason := ""
-			if text := status.Convert(err).Message(); text != context.Canceled.Error() { // else the server hangs
+			if text := status.Convert(err).Message(); text != context.Canceled.Error() { // else a server hangs
 				reason = ": " + text
 			}
 			return fmt.Errorf("no connection within %v%s", timeout, reason)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The timeout bounds the time without a connection, and the error then has the reason. A server that
-// has a connection may take longer to answer.
+// The timeout bounds the time without a connection, and the error then has the reason. On a connection
+// the server may take longer to answer.
 func TestEtcdTimeout(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Etcd(t)
