@@ -33,8 +33,8 @@ var lockScenarios = []scenario{
 		length: 2400 * time.Millisecond, least: 100 * time.Millisecond},
 }
 
-// crowdScenarios are more of the first two: every goroutine has a lock of its own. The more goroutines,
-// the longer they take to start, which is not what is measured.
+// crowdScenarios are more of the first two: every goroutine has a lock of its own. With more
+// goroutines the runs are longer, so that the time in which they start matters less.
 var crowdScenarios = []scenario{
 	{name: "uncontended-8", processes: 1, goroutines: 8, ownKeys: true, length: 400 * time.Millisecond},
 	{name: "uncontended-256", processes: 1, goroutines: 256, ownKeys: true, length: 1600 * time.Millisecond},

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// hist counts durations in buckets that are at most 3% wide: 32 for each power of two nanoseconds. It
-// crosses from a process of the fleet to the parent as JSON.
+// hist counts durations in buckets: 32 for each power of two nanoseconds, so each is up to 3% wide, or
+// a nanosecond. The processes of the fleet send it to their parent as JSON.
 type hist []int64
 
-// buckets reach to a minute.
+// buckets is their number. They reach to a minute.
 const buckets = 1024
 
 func newHist() hist { return make(hist, buckets) }
 
-// add takes a few nanoseconds, since it counts as the contender's time.
+// add must be fast, since its time counts as the contender's.
 func (h hist) add(d time.Duration) {
 	n := uint64(max(d, 0))
 	shift := max(bits.Len64(n)-6, 0)
