@@ -51,7 +51,8 @@ func checkPermitsCount(p *permits) {
 		p.c.Takes(p.key, p.Token(), harness.Long, "two of three permits are taken"),
 	}
 	p.full("three tokens hold a permit each")
-	// A caller that tries only one permit, chosen at random, finds the free one a third of the times.
+	// An Acquire that tries only one permit, chosen at random, finds the free one in a third of the
+	// turns, so there are many.
 	for turn := range 4 * semaphoreN {
 		i := turn % semaphoreN
 		p.release(held[i])

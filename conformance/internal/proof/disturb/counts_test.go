@@ -98,7 +98,7 @@ func (c *counting) judge(t *testing.T, b backend, d disturbance) sum {
 		denied: c.denied.Load(), eternal: int64(c.eternal)}
 	total := got.Current + got.Previous // in case the window has ended
 	s.lost, s.twice = max(0, s.counted-total), max(0, total-s.counted-s.unknown)
-	if b.repeats { // but counts no call more often than twice
+	if b.repeats { // a call may be counted twice, but not more often
 		s.twice = max(0, total-2*(s.counted+s.unknown))
 	}
 	s.beyond = max(0, s.allowed-callsAllowed)

@@ -74,7 +74,7 @@ func Start(c Config) *Load {
 	return l
 }
 
-// Leases returns how many locks were taken up to now.
+// Leases returns how many locks have been taken so far.
 func (l *Load) Leases() int64 { return l.leases.Load() }
 
 // turn takes a lock, holds it for a while, and releases it.
