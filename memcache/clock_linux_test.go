@@ -23,7 +23,7 @@ import (
 // those readings drift across the turn of a second, the clock steps by two, and an item stored for
 // N seconds lives for less than N-1. Servers that are started just before the turn of a second do
 // so soon: here locks of one second are held, all the time, while they do. On a busy machine they
-// may start at another time, and drift less, so there are several tries, each at other times of the
+// may start at another time, and drift less, so there are several tries, each at another time of the
 // second; a test in which no clock has stepped has checked nothing.
 func TestClockStepsByTwo(t *testing.T) {
 	t.Parallel()

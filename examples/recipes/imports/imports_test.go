@@ -73,8 +73,8 @@ func TestBusy(t *testing.T) {
 	all.Wait()
 }
 
-// An import that has succeeded is a success even if its permit cannot be released. One that has failed
-// is a failure, even if its error looks like that of the semaphore.
+// The response to an import that has succeeded is a success even if its permit cannot be released. The
+// response to one that has failed is a failure even if its error looks like one of the semaphore.
 func TestReleaseFails(t *testing.T) {
 	t.Parallel()
 	for _, failed := range []error{nil, errors.New("no such file"), locker.ErrNotHeld} {
