@@ -81,6 +81,9 @@ func (b *batches) wait(c *batched) error {
 		return c.err
 	}
 	c.complete()
+	if c.wasMerged {
+		return b.process(c.sending, c.Cmder) // in turn, since all the others have to be sent again as well
+	}
 	return b.locker.sendAlone(c.sending, c.Cmder)
 }
 

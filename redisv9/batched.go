@@ -18,7 +18,7 @@ type batched struct {
 	firstReply
 	batches     *batches
 	sending     *redislock.Sending
-	lock, queue string // of a release, which may be merged with others; its command has no arguments yet
+	lock, queue string // of a release whose command is not built yet, since it may be merged with others
 	state       atomic.Int32
 
 	// The caller waits for done or for a value in wake. That has room for two: one from the alarm, if
@@ -37,9 +37,10 @@ type batched struct {
 	gone  chan struct{} // closed after that
 
 	// The outcome, once the call is over:
-	alone   bool // the caller has to send it as a request of its own
-	hasSlot bool // and has been given a slot for that
-	err     error
+	alone     bool // the caller has to send it as a request of its own
+	hasSlot   bool // and has been given a slot for that
+	wasMerged bool // or it has to queue again, with a command of its own
+	err       error
 }
 
 // The states of a call.
@@ -153,6 +154,7 @@ func (c *batched) Args() []any {
 type firstReply struct {
 	redis.Cmder
 	answered bool // by the server
+	failed   bool // before that: the reply may be one to the handshake of another connection
 }
 
 // SetErr sets the command's error.
@@ -162,6 +164,7 @@ func (r *firstReply) SetErr(err error) {
 	}
 	_, isReply := err.(redis.Error) // and not one that wraps it
 	r.answered = err == nil || isReply
+	r.failed = r.failed || !r.answered
 	r.Cmder.SetErr(err)
 }
 

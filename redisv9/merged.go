@@ -70,10 +70,12 @@ func (g *merging) merge(ctx context.Context, batch []*batched) (cmds []redis.Cmd
 	return cmds, all
 }
 
-// complete makes the command of a release that goes without others. It does nothing for other calls.
+// complete builds the command of a release that goes without others. It does so once: a hook
+// may look at the command from then on, even when its pipeline has ended.
 func (c *batched) complete() {
 	if c.lock != "" {
 		c.Cmder = releaseCommand(c.sending, c.lock, c.queue)
+		c.lock = ""
 	}
 }
 
@@ -102,7 +104,8 @@ func (m *merged) Args() []any {
 	return m.args
 }
 
-// finish gives the releases their replies. The caller of one that got an error makes it again, alone.
+// finish gives the releases their replies. A release that got an error is made again by its caller,
+// with a command of its own.
 func (m *merged) finish() {
 	m.write.Do(func() { m.args = leftOut }) // if it was not written; a hook may still look at it
 	if !m.answered || len(m.sent) == 0 {
@@ -128,7 +131,10 @@ func (m *merged) finish() {
 		}
 		if failed != nil {
 			c.Cmder.SetErr(failed)
-			c.alone = true
+			c.alone, c.wasMerged = true, true
+			if m.Cmder.Err() != nil && !m.failed {
+				c.sending.Undo() // the script did nothing, so the request that follows is the first
+			}
 			continue
 		}
 		c.Cmder.(*redis.Cmd).SetVal(replies[i])

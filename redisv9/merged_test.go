@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,29 +80,58 @@ func TestMerged(t *testing.T) {
 	assert.ErrorContains(t, got[9].err, "redigo")
 	assert.Equal(t, outcome{ok: true}, result(t, taken))
 	alone, pipelines := h.seen()
-	assert.Equal(t, [][]string{{"evalsha", "set"}}, pipelines)
-	assert.Equal(t, []string{"evalsha", "evalsha"}, alone, "the errors are the calls' own")
+	assert.Equal(t, []string{"evalsha", "set"}, pipelines[0])
+	again := slices.Concat(append(pipelines[1:], alone)...)
+	assert.Equal(t, []string{"evalsha", "evalsha"}, again, "the errors are the calls' own")
 	isIdle(t, l)
 }
 
-// If the script as a whole fails, each release is made alone.
+// If the script as a whole fails, each release is made by a command of its own. They share requests
+// like any others, so they do not exhaust the connections.
 func TestMergedFails(t *testing.T) {
 	client := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
-	const n = 5
-	l, h := newBatching(t, 1, &redis.Options{Addr: client.Options().Addr})
+	const n = 40
+	network := new(cutting)
+	o := &redis.Options{Addr: client.Options().Addr, Dialer: network.dial, MaxActiveConns: 2}
+	l, h := newBatching(t, 1, o)
 	for range 2 { // the first sends the text
 		assert.Equal(t, allTrue(n), batchOf(t, l, h, releaseCalls(t, l, n)...))
-		alone, _ := h.seen()
+		alone, pipelines := h.seen()
 		assert.Empty(t, alone)
+		assert.Len(t, slices.Concat(pipelines...), 2)
 	}
-	require.NoError(t, client.ScriptFlush(t.Context()).Err())
+	dials := network.dials.Load()
 	calls := releaseCalls(t, l, n)
+	require.NoError(t, client.ScriptFlush(t.Context()).Err())
 	assert.Equal(t, append(allTrue(n), outcome{}), batchOf(t, l, h, append(calls, releaseCall(l, "none", "t"))...))
-	alone, _ := h.seen()
-	assert.NotEmpty(t, alone, "the server has forgotten the script")
+	alone, pipelines := h.seen()
+	assert.Greater(t, len(alone)+len(slices.Concat(pipelines...)), n, "the server has forgotten the script")
+	assert.Equal(t, dials, network.dials.Load(), "connections")
 	assert.Equal(t, allTrue(n), batchOf(t, l, h, releaseCalls(t, l, n)...))
 	alone, _ = h.seen()
 	assert.Empty(t, alone, "it has the text again")
+}
+
+// A user may not run every command, or have every key. A script that was refused has done nothing,
+// so it does not make a release of a lock that is not held report true.
+func TestMergedNotPermitted(t *testing.T) {
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	for user, rules := range map[string][]any{
+		"no-mget": {"+@all", "-mget", "~*"},
+		"no-key":  {"+@all", "~locker:0", "~locker:1", "~locker:none", "~!queue:*"},
+	} {
+		acl := append([]any{"acl", "setuser", user, "on", ">password"}, rules...)
+		require.NoError(t, admin.Do(t.Context(), acl...).Err())
+		client := newClient(t, &redis.Options{Addr: admin.Options().Addr, Username: user, Password: "password"})
+		h := new(traffic)
+		client.AddHook(h)
+		l := redisv9.New(client, redisv9.WithBatching(1))
+		calls := append(releaseCalls(t, l, 2), releaseCall(l, "none", "t"), releaseCall(l, "refused", "t"))
+		got := batchOf(t, l, h, calls...)
+		assert.Equal(t, append(allTrue(2), outcome{}), got[:3], user)
+		assert.False(t, got[3].ok)
+		assert.Equal(t, user == "no-key", redis.HasErrorPrefix(got[3].err, "NOPERM"), "%v", got[3].err)
+	}
 }
 
 // Locks in different slots of a server that is part of a Cluster cannot be released by one script.
@@ -267,6 +297,41 @@ func TestMergedWithHooks(t *testing.T) {
 		}
 		refuses = false
 		assert.Equal(t, allTrue(n), batchOf(t, l, h, calls...))
+	}
+}
+
+// Goroutines of a hook may look at commands while the callers send them again.
+func TestMergedWithOnlookers(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	for _, n := range []int{3, 4} {
+		network := new(cutting)
+		client := newClient(t, &redis.Options{Addr: addr, Dialer: network.dial, MaxRetries: 1})
+		h := new(traffic)
+		client.AddHook(h)
+		var onlookers sync.WaitGroup
+		over := make(chan struct{})
+		client.AddHook(pipelineHook(func(next redis.ProcessPipelineHook, ctx context.Context, cmds []redis.Cmder) error {
+			onlookers.Go(func() {
+				for {
+					for _, cmd := range cmds {
+						_ = cmd.Args()
+					}
+					select {
+					case <-over:
+						return
+					case <-time.After(time.Microsecond):
+					}
+				}
+			})
+			return next(ctx, cmds)
+		}))
+		l := redisv9.New(client, redisv9.WithBatching(1))
+		calls := releaseCalls(t, l, n)
+		network.cutNext("locker:1", 0)
+		assert.Equal(t, allTrue(n), batchOf(t, l, h, calls...))
+		close(over)
+		onlookers.Wait()
+		isIdle(t, l)
 	}
 }
 
