@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -343,4 +344,34 @@ func (pipelineHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { retu
 
 func (h pipelineHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error { return h(next, ctx, cmds) }
+}
+
+// If the reply is lost, an error of the next connection is none of the script: it may have released
+// the locks.
+func TestMergedReplyIsLostAndThenRefused(t *testing.T) {
+	addr := testserver.Redis(t).Addr
+	admin := newClient(t, &redis.Options{Addr: addr})
+	network := new(cutting)
+	require.NoError(t, admin.Set(t.Context(), "!string", "", 0).Err())
+	var refuse atomic.Bool
+	l, h := newBatching(t, 1, &redis.Options{Addr: addr, Dialer: network.dial, MaxRetries: 1,
+		OnConnect: func(ctx context.Context, conn *redis.Conn) error {
+			if refuse.CompareAndSwap(true, false) {
+				return conn.LPush(ctx, "!string", "").Err()
+			}
+			return nil
+		}})
+	calls := releaseCalls(t, l, 5)
+	network.cutNext("locker:3", 0)
+	network.reached, network.resume = make(chan struct{}), make(chan struct{})
+	go func() {
+		<-network.reached
+		refuse.Store(true)
+		close(network.resume)
+	}()
+	for _, o := range batchOf(t, l, h, calls...) {
+		assert.True(t, o.ok || o.err != nil, "it was released: %v", o)
+	}
+	assert.False(t, refuse.Load())
+	assert.Empty(t, admin.Keys(t.Context(), "locker:*").Val())
 }

@@ -1,5 +1,6 @@
 -- release_lock does what release.lua describes, with the script's lock, queue, token, entry, former
--- and nonce. share is how much of what a script may drop from queues this release may drop.
+-- and nonce. share is its share of the entries that one script may drop from queues, and of the
+-- processes that one script may ask whether they are alive.
 local holder = redis.call('GET', lock)
 if not queue or redis.call('EXISTS', queue) == 0 then
 	if holder == token and not nonce then
@@ -17,7 +18,7 @@ if not queue or redis.call('EXISTS', queue) == 0 then
 end
 local ownTTL, expired = nil, not holder
 --include queue
-most = math.ceil(most * share)
+most, batch = math.ceil(most * share), math.ceil(batch * share)
 --include serve
 local left = 0
 if entry then

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
@@ -177,5 +178,37 @@ func TestWorkOfReleasesIsBounded(t *testing.T) {
 	}
 	for _, keys := range s.locks {
 		require.EqualValues(t, dead-1024/locks, s.ZCard(ctx, keys.Queue).Val())
+	}
+}
+
+// Nor do they ask more processes whether they are alive, if the locks were claimed by none.
+func TestQuestionsOfReleasesAreBounded(t *testing.T) {
+	t.Parallel()
+	const locks, waiters = 4, 300
+	s, ctx := shelf{Client: start(t)}, t.Context()
+	var numbers []int
+	var tokens []any
+	now := float64(time.Now().UnixMilli())
+	for i := range locks {
+		keys := redislock.NewNamespace("", true).Keys(fmt.Sprint(i))
+		s.locks = append(s.locks, keys)
+		entries := []redis.Z{{Score: 0.5, Member: "nonce"}}
+		for k := range waiters {
+			process := fmt.Sprint("!wait:", k)
+			waiter := fmt.Sprintf("%s nonce%d 1000 60000 token%d", process, k, k)
+			entries = append(entries, redis.Z{Score: float64(k + 1), Member: waiter}, redis.Z{Score: -now, Member: process})
+		}
+		require.NoError(t, s.ZAdd(ctx, keys.Queue, entries...).Err())
+		numbers, tokens = append(numbers, i), append(tokens, "holder")
+	}
+	s.releaseAll(t, numbers, tokens)
+	for _, keys := range s.locks {
+		var asked int
+		for _, member := range s.ZRange(ctx, keys.Queue, 0, -1).Val() {
+			if strings.HasPrefix(member, "?") {
+				asked++
+			}
+		}
+		require.Equal(t, 1+256/locks, asked, "the one that is to claim the lock, and others")
 	}
 }
