@@ -154,7 +154,6 @@ func (c *batched) Args() []any {
 type firstReply struct {
 	redis.Cmder
 	answered bool // by the server
-	failed   bool // before that: the reply may be one to the handshake of another connection
 }
 
 // SetErr sets the command's error.
@@ -164,7 +163,6 @@ func (r *firstReply) SetErr(err error) {
 	}
 	_, isReply := err.(redis.Error) // and not one that wraps it
 	r.answered = err == nil || isReply
-	r.failed = r.failed || !r.answered
 	r.Cmder.SetErr(err)
 }
 

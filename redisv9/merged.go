@@ -132,7 +132,7 @@ func (m *merged) finish() {
 		if failed != nil {
 			c.Cmder.SetErr(failed)
 			c.alone, c.wasMerged = true, true
-			if m.Cmder.Err() != nil && !m.failed {
+			if m.Cmder.Err() != nil {
 				c.sending.Undo() // the script did nothing, so the request that follows is the first
 			}
 			continue
