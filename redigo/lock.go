@@ -10,8 +10,12 @@ import (
 	"github.com/gomodule/redigo/redis"
 )
 
-// maxRepeats is how often an operation begins again because the value changed under it.
-const maxRepeats = 3
+// maxRepeats is how often an operation begins again because the value changed under it. For an
+// operation on a lock that is maxRaces: other clients may take it and let it go as fast as they can.
+const (
+	maxRepeats = 3
+	maxRaces   = 15
+)
 
 var (
 	errChanged   = errors.New("the value of the key kept changing")
@@ -21,7 +25,7 @@ var (
 // acquire creates the key or, when it is there and expired or token's own, rewrites it.
 func (o *operation) acquire(token string, ttl time.Duration) (bool, error) {
 	exists := false
-	for range 1 + maxRepeats {
+	for range 1 + maxRaces {
 		if !exists {
 			outcome, err := o.create(token, ttl)
 			if err != nil || outcome == done || outcome == refused {
@@ -43,7 +47,7 @@ func (o *operation) acquire(token string, ttl time.Duration) (bool, error) {
 
 // extend rewrites the key if token holds the lock.
 func (o *operation) extend(token string, ttl time.Duration) (bool, error) {
-	for range 1 + maxRepeats {
+	for range 1 + maxRaces {
 		outcome, err := o.rewrite(token, ttl, false)
 		if err != nil || outcome != again {
 			return outcome == done, err
@@ -158,7 +162,7 @@ func (o *operation) whileHeld(held value, next string, ttl time.Duration) []comm
 
 // release deletes the key if its value is token's, and reports whether the lock had not expired.
 func (o *operation) release(token string) (bool, error) {
-	for range 1 + maxRepeats {
+	for range 1 + maxRaces {
 		held, now, exists, err := o.watch()
 		if err != nil {
 			return false, err
