@@ -101,6 +101,8 @@ func newEtcd(t *testing.T) *server {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + s.Addr}, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
+	_, err = client.Get(context.Background(), "a") // or it connects after connections were first counted
+	require.NoError(t, err)
 	return &server{addr: s.Addr,
 		connections: func(t *testing.T) int { return sockets(t, s.PID()) },
 		memory:      func(t *testing.T) int { return resident(t, s.PID()) },
