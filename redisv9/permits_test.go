@@ -245,6 +245,47 @@ func TestPermitsHaveTheirOwnQueue(t *testing.T) {
 	eventually(t, "both wait", func() bool { return len(admin.Keys(t.Context(), "!queue:*").Val()) == 2 })
 }
 
+// The Waiters of a permit are those of its semaphore, also for a user who may not read their queue.
+func TestWaitersOfPermits(t *testing.T) {
+	t.Parallel()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	l := redisv9.New(admin)
+	s := semaphore.NewLocker(l, 2)
+	fill(t, s, 2)
+	for i := range 3 {
+		waits(t, admin, s, t.Context(), fmt.Sprint("waiter ", i))
+	}
+	go func() { _, _ = l.Wait(t.Context(), "s/2", "of the lock", time.Minute) }()
+	eventually(t, "one waits for a permit by its own name", func() bool { return inspect(t, l, "s/2").Waiters == 4 })
+	assert.Equal(t, 3, inspect(t, l, "s/1").Waiters)
+	listed := map[string]int{}
+	for info, err := range l.List(t.Context(), "s") {
+		require.NoError(t, err)
+		listed[info.Key] = info.Waiters
+	}
+	assert.Equal(t, map[string]int{"s/1": 3, "s/2": 4}, listed)
+	for _, name := range []string{"s", "s/0", "s/01", "s/+1", "s/65", "s/1/1", "t/1", "1"} {
+		assert.Zero(t, inspect(t, l, name).Waiters, name)
+	}
+
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all", "~locker:*",
+		"~!queue:locker:{*", "allchannels").Err())
+	app := newLocker(t, &redis.Options{Addr: admin.Options().Addr, Username: "app", Password: "secret"})
+	assert.Equal(t, locker.Info{Key: "s/1", Token: "holder 1", TTL: inspect(t, app, "s/1").TTL}, inspect(t, app, "s/1"))
+}
+
+// A client for a single server that is connected to a node of a Cluster inspects what looks like a
+// permit.
+func TestInspectOnNodeOfCluster(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, &redis.Options{Addr: testserver.RedisCluster(t, 1)[0]})
+	for range 2 { // what it has learned from the first answer makes no difference
+		acquires(t, l, "s/1", "token", time.Minute)
+		assert.Equal(t, "token", inspect(t, l, "s/1").Token)
+		releases(t, l, "s/1", "token")
+	}
+}
+
 // The user that the documentation describes may use permits.
 func TestPermitsOfALimitedUser(t *testing.T) {
 	t.Parallel()

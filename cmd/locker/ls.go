@@ -21,7 +21,7 @@ has chosen with WithOwner; otherwise it is the beginning of its token.
 
 The permits of run --permits are the locks KEY/1, KEY/2 and so on. The commands that wait for a
 permit are the holder of the lock KEY/queue and its waiters. A single Redis server, or Sentinel, has
-no such lock for up to 64 permits, and the commands that wait for them are not shown.
+no such lock for up to 64 permits. There, each permit shows all commands that wait for one.
 
 On Redis it goes through all keys of the server. memcached cannot list locks.`
 

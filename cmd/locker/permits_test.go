@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/require"
@@ -45,6 +46,12 @@ func TestPermits(t *testing.T) {
 
 		file := filepath.Join(t.TempDir(), "ran")
 		waiter := start(t, nil, args("touch", file)...)
+		if strings.HasPrefix(url, "redis:") {
+			require.Eventually(t, func() bool {
+				out := locked(t, 0, nil, "ls", "-b", url, "--json", "imports/").stdout.String()
+				return strings.Count(out, `"waiters":1}`) == 2
+			}, 30*time.Second, 20*time.Millisecond, "each permit shows the command that waits")
+		}
 		require.NoError(t, ends[0]())
 		require.Zero(t, waiter.status(t), &waiter.stderr)
 		_, err := os.Stat(file)

@@ -17,7 +17,7 @@ import (
 func (l *Locks) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	s := NewSending(ctx, "")
 	info, err := Call(&l.Caller, s, func() (locker.Info, error) {
-		reply, err := l.run(Inspect, l.names.Keys(key), s, 0)
+		reply, err := l.inspect(key, s)
 		if err != nil {
 			return locker.Info{}, err
 		}
@@ -25,6 +25,26 @@ func (l *Locks) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	})
 	info.Key = key
 	return info, err
+}
+
+// inspect runs the script, with the queue of a semaphore if the key may be that of a permit. If that
+// queue may not be read, or is in another slot of a Cluster, only the lock is inspected.
+func (l *Locks) inspect(key string, s *Sending) (any, error) {
+	keys := l.names.Keys(key)
+	permits := l.queueIfPermit(key)
+	if permits == "" || keys.Queue == "" {
+		return l.run(Inspect, keys, s, 0)
+	}
+	reply, err := l.send(s, Eval{Script: Inspect, Key1: keys.Lock, Keys: []string{keys.Queue, permits}})
+	switch {
+	case err == nil:
+		return reply, nil
+	case l.requests.IsReply(err, "CROSSSLOT"):
+		l.slots.Store(true)
+	case !l.requests.IsReply(err, "NOPERM"):
+		return nil, err
+	}
+	return l.run(Inspect, keys, s, 0)
 }
 
 // List yields the locks on the servers that scans returns whose keys begin with prefix.

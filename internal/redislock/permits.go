@@ -27,10 +27,29 @@ func (l *Locks) Permits(name string, n int) permits.Permits {
 	return &permitsOf{l, l.names.permits(name, n)}
 }
 
-// permits returns the keys of the permits and of their queue, which is not the queue of any lock:
-// the scope of a lock's queue has no @.
+// permitsQueue returns the key of the queue for all permits of a semaphore. It is not the queue of
+// any lock, since the scope of a lock's queue has no @.
+func (n *Namespace) permitsQueue(name string) string {
+	return n.mark + "queue:" + n.scope + "@permits{" + n.prefix + name + "}"
+}
+
+// queueIfPermit returns the queue for all permits of a semaphore to which the lock named key may
+// belong, or "".
+func (l *Locks) queueIfPermit(key string) string {
+	slash := strings.LastIndexByte(key, '/')
+	if slash < 1 || !l.names.single || l.slots.Load() {
+		return ""
+	}
+	number := key[slash+1:]
+	if n, err := strconv.Atoi(number); err != nil || n < 1 || n > maxPermits || strconv.Itoa(n) != number {
+		return ""
+	}
+	return l.names.permitsQueue(key[:slash])
+}
+
+// permits returns the keys of the permits and of their queue.
 func (n *Namespace) permits(name string, count int) Keys {
-	queue := n.mark + "queue:" + n.scope + "@permits{" + n.prefix + name + "}"
+	queue := n.permitsQueue(name)
 	p := &permitKeys{queue: queue, locks: make([]string, count)}
 	var b strings.Builder
 	b.Grow(count * (len(n.prefix) + len(name) + len("/64")))
