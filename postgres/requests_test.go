@@ -38,12 +38,18 @@ func newCounted(t *testing.T, addr string, writes *atomic.Int64) *pgxpool.Pool {
 	return pool
 }
 
-// Each operation takes one request, once its statement is prepared, and a refused Release two.
+// Each operation takes one request, once its statement is prepared. A refused Extend or Release takes
+// two, and so does one beside waiters of other processes only.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	var writes atomic.Int64
-	l, ctx := New(newCounted(t, newServer(t).Addr, &writes)), t.Context()
+	addr := newServer(t).Addr
+	l, ctx := New(newCounted(t, addr, &writes)), t.Context()
 	acquire(t, l, "held", "other", time.Hour)
+	acquire(t, l, "waited for", "t", time.Hour)
+	waitCtx, leave := context.WithCancel(ctx)
+	waiting := waits(waitCtx, t, New(newPool(t, addr)), "waited for", "waiter", time.Hour)
+	defer func() { leave(); <-waiting }()
 	want := func(want bool) func(bool, error) {
 		return func(ok bool, err error) {
 			t.Helper()
@@ -59,6 +65,9 @@ func TestRequests(t *testing.T) {
 		{"acquire again", func() { want(true)(l.Acquire(ctx, "k", "t", time.Minute)) }},
 		{"be refused", func() { want(false)(l.Acquire(ctx, "held", "t", time.Minute)) }},
 		{"extend", func() { want(true)(l.Extend(ctx, "k", "t", time.Minute)) }},
+		{"extend, refused", func() { want(false)(l.Extend(ctx, "held", "t", time.Minute)) }},
+		{"release, refused", func() { want(false)(l.Release(ctx, "held", "t")) }},
+		{"extend, others wait", func() { want(true)(l.Extend(ctx, "waited for", "t", time.Hour)) }},
 		{"fence", func() { _, ok, err := l.Fence(ctx, "k", "t"); want(true)(ok, err) }},
 		{"inspect", func() { _, err := l.Inspect(ctx, "k"); require.NoError(t, err) }},
 		{"release", func() { want(true)(l.Release(ctx, "k", "t")) }},
@@ -70,7 +79,10 @@ func TestRequests(t *testing.T) {
 			o.do()
 			if round > 1 {
 				want := 1
-				if o.name == "release again" { // the queue of a lock that is free may have to be served
+				switch o.name {
+				case "extend, refused", "release, refused", "extend, others wait":
+					want = 2
+				case "release again": // the queue of a lock that is free may have to be served
 					want = 2
 				}
 				assert.EqualValues(t, want, writes.Load()-before, o.name)

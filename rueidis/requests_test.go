@@ -80,7 +80,7 @@ func TestRequests(t *testing.T) {
 		for name, made := range least {
 			assert.Equal(t, want[name], fmt.Sprint(made), "%s: %s", column, name)
 		}
-		assert.Equal(t, want["take a turn in the queue, from joining to the release before"],
+		assert.Equal(t, want["take a turn in the queue, including the release before it"],
 			fmt.Sprint(requestsOfATurn(t, addrs)), column)
 	}
 }

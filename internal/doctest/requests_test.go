@@ -77,7 +77,7 @@ func countUnder(limit int64) func(context.Context, locker.Locker, string) (bool,
 const (
 	fence    = "mint a fencing number"
 	takeOver = "acquire an expired lock"
-	turn     = "take a turn in the queue, from joining to the release before"
+	turn     = "take a turn in the queue, including the release before it"
 	none     = "–" // the backend has no such operation
 )
 
