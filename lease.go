@@ -110,10 +110,9 @@ func (l *Lease) Token() string {
 //
 // Deadline counts from before the request was sent, on this process's monotonic clock. It is never
 // after the real expiry while that clock runs. On Linux and many other systems the clock stops
-// while the machine is suspended, and the same can happen to a virtual machine that is paused.
-// After that, Deadline is late by as long as the clock stood still: until an extension is refused,
-// the lease may claim a lock that the backend has given to another. Where that can happen, use
-// [Lease.Fence].
+// while the machine is suspended, and it may stop while a virtual machine is paused. After that,
+// Deadline is late by as long as the clock stood still: until an extension is refused, the lease
+// may claim a lock that the backend has given to another. Where that can happen, use [Lease.Fence].
 func (l *Lease) Deadline() time.Time {
 	if l == nil {
 		return time.Time{}

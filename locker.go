@@ -92,9 +92,9 @@ import (
 //     repeated after a lost reply succeeds.
 //   - C6 Extend works only when the token holds the lock. It replaces the remaining time, longer
 //     or shorter, and never re-creates a lock that is gone.
-//   - C7 Release works only when the token holds the lock, as one atomic step; the lock is free
-//     at once. A Locker may keep it for the next caller of its process, if any attempt of another
-//     process gets it all the same.
+//   - C7 Release works only when the token holds the lock, as one atomic step; the lock is free at
+//     once. A Locker may keep it for the next caller of its process, if an attempt by any other
+//     process still gets it.
 //   - C8 Exact. Keys and tokens compare byte for byte, and two names never share a lock.
 //   - C9 Context. When ctx is done before the call, the method returns ctx's error and nothing
 //     happens. When ctx ends during the call, the method returns ctx's error within one I/O
@@ -189,7 +189,7 @@ var (
 	// ErrHeld means that another token holds the lock.
 	ErrHeld = errors.New("the lock is held by another token")
 
-	// ErrNotHeld means that the lease or token does not, or no longer, hold the lock.
+	// ErrNotHeld means that the lease or token does not hold the lock, or no longer does.
 	ErrNotHeld = errors.New("the lock is not held")
 
 	// ErrDeadlock means that the caller's context carries a lease of the lock that it asks for,

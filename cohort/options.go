@@ -46,8 +46,8 @@ func WithMaxTenure(d time.Duration) Option { return func(o *options) { o.maxTenu
 //
 // A lock that another process wants does not linger, and its tenure ends as [WithMaxTenure]
 // describes. If no process is known to want it, a tenure lasts for up to 20 times the longer of d
-// and MaxTenure. Clients that do not report that they want a lock, such as handwritten ones, may
-// have to wait that long.
+// and MaxTenure, or for MaxHandoffs. Clients that do not report that they want a lock, such as
+// handwritten ones, may have to wait that long.
 //
 // This needs a backend that reports demand for its locks: memory, or redisv9 or rueidis on a single
 // server, Sentinel or Cluster. WithLinger has no effect over other backends, over a Locker that

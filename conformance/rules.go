@@ -31,8 +31,8 @@ const (
 	c6Replaces = "C6 It replaces the remaining time, longer or shorter, and never re-creates a lock that is gone."
 
 	c7Release = "C7 Release works only when the token holds the lock, as one atomic step; the lock is free at once."
-	c7Kept    = "C7 A Locker may keep it for the next caller of its process, if any attempt of another process gets " +
-		"it all the same."
+	c7Kept    = "C7 A Locker may keep it for the next caller of its process, if an attempt by any other " +
+		"process still gets it."
 
 	c8Exact = "C8 Exact. Keys and tokens compare byte for byte, and two names never share a lock."
 

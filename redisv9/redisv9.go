@@ -212,9 +212,10 @@ var errNoClient = errors.New("redisv9: nil client")
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this
-// Locker. When token holds the lock already, ttl replaces the remaining time. If go-redis sent the
-// request again, Acquire then returns an error, as Extend does. It also does so if the Locker has
-// met a queue lately, and on servers older than Redis 7.
+// Locker. When token holds the lock already, ttl replaces the remaining time. If go-redis repeated
+// the request, such an Acquire returns an error, as Extend does. So does any Acquire that takes the
+// lock by a repeated request if the Locker has met a queue lately, or on a server older than Redis
+// 7.
 //
 // When the holder is a process that may only keep the lock ([cohort.WithLinger]), Acquire asks it
 // for the lock, in one more request, and waits for its answer. The answer takes a round trip or

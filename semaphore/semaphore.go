@@ -47,11 +47,11 @@
 // On all other Lockers, each Semaphore of each process has its own queue, and the first waiter of
 // each queue competes with those of the others.
 //
-// In the second and third case, TryAcquire and TryDo do not queue: they may take a permit before
+// In the second and third cases, TryAcquire and TryDo do not queue: they may take a permit before
 // waiters of other processes do. They make up to N requests. On a [locker.Watcher] a release wakes
 // the first waiter. That waiter also tries all permits about once a second, since the expiry of a
-// permit wakes no waiter. On a Locker that is no Watcher, it tries them as often as [locker.Lock]
-// polls.
+// permit wakes no waiter. On a Locker that is not a Watcher, it tries them as often as
+// [locker.Lock] polls.
 //
 // Pass the backend's Locker to New rather than one of package cohort. With cohort.WithLinger, a
 // permit that was released lingers, and until it stops lingering it wakes no waiter.

@@ -31,7 +31,7 @@ var defaultOptions = loaderOptions{
 // loading. Over a [locker.Watcher] that can be up to 1.5 seconds more, since a lock that expires
 // wakes no waiter. The lock is kept alive while the source or the change of an Update runs, so the
 // ttl need not be longer than that takes. The default, used when d <= 0, is 10 seconds. With less
-// than a millisecond, every Update and every Load that misses return [locker.ErrInvalidTTL].
+// than a millisecond, every Update and every Load that misses returns [locker.ErrInvalidTTL].
 func WithLockTTL(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.lockTTL = orDefault(d, defaultOptions.lockTTL) }
 }
