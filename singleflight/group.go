@@ -29,9 +29,9 @@ const unwindTime = time.Second
 // than one caller got it. A Do that begins after fn has returned never gets that result: nothing
 // is cached.
 //
-// If ctx is done before the call, Do returns ctx's error and starts nothing. If ctx ends during
-// the call, Do returns ctx's error promptly, without affecting the other callers, unless the
-// result is ready, which wins.
+// If ctx is done before the call, Do returns ctx's error and starts nothing. If ctx ends during the
+// call, Do returns the result if it is ready, and otherwise ctx's error, promptly and without
+// affecting the other callers.
 //
 // fn's context carries the values of the first caller's ctx but not its cancellation or deadline:
 // it is canceled when the last waiting caller has left, and only then. So a caller whose ctx has

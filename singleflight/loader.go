@@ -52,13 +52,14 @@ type Loader[V any] struct {
 // has the name of the key. Loaders that load different things and share a Locker need different
 // keys, or [WithKeyPrefix]. Without a Locker, a Cache or a source every Load returns an error.
 //
-// source gets the values of the first caller's context, but not its cancellation: a load whose
+// source's context has the values of the first caller's, but not its cancellation: a load whose
 // callers have all left goes on and is stored. It carries that caller's leases (see
 // [locker.FromContext]) only until the caller leaves, and the [locker.ErrDeadlock] that results
-// from them reaches no caller without them: such a caller loads again. A refresh carries none. Its context ends only when no caller waits any
-// more and either [WithMaxHold] has passed or [Loader.Forget] or [Loader.Close] was called. If
-// there is nothing for a key, the source may return a value, which is cached, or an error, which
-// is not. If the source panics when all its callers have left, the program ends.
+// from them reaches no caller without them: such a caller loads again. That of a refresh carries
+// none. source's context ends only when no caller waits any more and either [WithMaxHold] has
+// passed or [Loader.Forget] or [Loader.Close] was called. If there is nothing for a key, the source
+// may return a value, which is cached, or an error, which is not. If the source panics when all its
+// callers have left, the program ends.
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
 	loader := &Loader[V]{locker: l, cache: c, source: source, loaderOptions: defaultOptions}
