@@ -41,10 +41,11 @@ func nameChecks() []harness.Check {
 		Causes: "a 32-bit hash (CRC-32, FNV-1a, …) used as the key: with some ten thousand names, two collide.",
 		Run:    checkHashCollisions,
 	}, {
-		Name:   "names/any-key",
-		Rules:  []string{c12AnyName},
-		Causes: "a backend that refuses long keys, spaces or control bytes: map such names, without collisions.",
-		Run:    checkAnyKey,
+		Name:  "names/any-key",
+		Rules: []string{c12AnyName},
+		Causes: "a backend that refuses long keys, spaces or control bytes, or one in whose URLs or paths / and .. have a " +
+			"meaning: map such names, without collisions.",
+		Run: checkAnyKey,
 	}, {
 		Name:   "names/bookkeeping",
 		Rules:  []string{c8Exact},

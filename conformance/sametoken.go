@@ -22,9 +22,11 @@ func sameTokenChecks() []harness.Check {
 			e.B.Takes(key, e.Token(), harness.Long, "A has released it")
 		},
 	}, {
-		Name:   "sametoken/ttl-restarts",
-		Rules:  []string{c5SameToken, aAcquire},
-		Causes: "an Acquire that recognizes its own token and returns true, but keeps the old expiry, or adds to it.",
+		Name:  "sametoken/ttl-restarts",
+		Rules: []string{c5SameToken, aAcquire},
+		Causes: "an Acquire that recognizes its own token and returns true, but keeps the old expiry, or adds to it; one of " +
+			"several requests that is refused by the first, finds by the second that the lock has ended, and returns false " +
+			"instead of beginning again.",
 		Run: func(e *harness.Env) {
 			e.Each(2, func(i int) {
 				first, second := 800*time.Millisecond, 2*time.Second

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,7 @@ type Call struct {
 	Info       locker.Info // of an Inspect and a Break
 	Listed     []Entry     // of a List
 	Err        error
+	Early      bool // Err is a context's, but the call's own context had not ended
 	Quiet      bool // not in the history
 	Poll       bool // one of several until the answer is another
 }
@@ -75,6 +77,9 @@ func (c Call) Result() string {
 func (c Call) Causes() string {
 	if c.End.Sub(c.Start) >= OpTimeout {
 		return HungCauses
+	}
+	if c.Early {
+		return endedCauses
 	}
 	return errorCauses + " This check is for: " + c.Client.Env.Check.Causes
 }
@@ -152,6 +157,8 @@ func (c *Client) send(ctx context.Context, r Call) Call {
 	if c.shared && r.Op != "Wait" {
 		c.Env.saw(r.End.Sub(r.Start))
 	}
+	isCtxError := errors.Is(r.Err, context.DeadlineExceeded) || errors.Is(r.Err, context.Canceled)
+	r.Early = isCtxError && !r.Over(ctx)
 	c.Env.remember(r)
 	if tamper := c.Env.suite.Tamper; tamper != nil {
 		r = tamper(ctx, r)

@@ -170,6 +170,32 @@ func TestCheckThatPanics(t *testing.T) {
 	}
 }
 
+// A context's error is explained if it cannot be that of the call's own context.
+func TestErrorOfAnotherContext(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ctx  func(e *Env) (context.Context, context.CancelFunc)
+		err  error
+		want string
+	}{
+		"the call's own": {func(e *Env) (context.Context, context.CancelFunc) { return context.WithTimeout(e.Ctx, time.Nanosecond) },
+			context.DeadlineExceeded, errorCauses},
+		"another call's": {func(e *Env) (context.Context, context.CancelFunc) { return context.WithCancel(e.Ctx) },
+			context.DeadlineExceeded, endedCauses},
+		"no context's": {func(e *Env) (context.Context, context.CancelFunc) { return context.WithCancel(e.Ctx) },
+			os.ErrClosed, errorCauses},
+	} {
+		r := one(t, func(e *Env) {
+			ctx, cancel := c.ctx(e)
+			defer cancel()
+			d := e.NewClient("D", broken{err: c.err})
+			d.Must(d.DoContext(ctx, "Acquire", e.Key(), e.Token(), time.Minute), true, "the key is fresh")
+		})
+		assert.True(t, r.Failed(), name)
+		assert.Contains(t, r.Printed(), c.want, name)
+	}
+}
+
 func TestCheckThatHangs(t *testing.T) {
 	t.Parallel()
 	ck := Check{Name: "self/check", Rules: []string{"the rule"}, Causes: "the causes", Run: func(e *Env) {
