@@ -2,14 +2,15 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 )
 
-const manHelp = `Man writes the manual pages, locker.1 and one for each command, into a directory. They are made from
-the same text as --help.`
+const manHelp = `Man writes the manual pages, locker.1 and one for each command, into a directory, which it creates if
+it is missing. They are made from the same text as --help.`
 
 const manExample = `  locker man /usr/local/share/man/man1`
 
@@ -26,6 +27,9 @@ func newMan() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return withStatus(statusFailed, "cannot write the manual pages: %w", err)
+			}
 			root := cmd.Root()
 			root.InitDefaultCompletionCmd()
 			asMarkdown(root)

@@ -106,6 +106,7 @@ func advice(err error) string {
 		{"in the format of package redigo", "use redigo://, or another prefix"},
 		{"no lock of this package", "use redis://, or another prefix"},
 		{"OOM", "the server is full"},
+		{"WRONGTYPE", "another program keeps something else there: choose another key, or the option prefix"},
 		{"no answer within", "the server does not answer in time: check that the server runs, the URL, and the network"},
 		{"no connection within", "the server does not answer in time: check that the server runs, the URL, and the network"},
 	} {
