@@ -67,8 +67,9 @@ func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 //
 // This makes a job run once in a period. All replicas start it at about the same time with
 // [TryDo]. One of them runs it, whatever the outcome, and the others are refused, even those that
-// come after it has ended. Choose a d that is longer than the replicas may be apart, and shorter
-// than the period: for a nightly job an hour is a good choice.
+// come after it has ended, and even if it was stopped because its process is shut down. Choose a d
+// that is longer than the replicas may be apart, and shorter than the period: for a nightly job an
+// hour is a good choice.
 //
 // If the extension fails, Unlock retries it for as long as an Unlock may take and then returns the
 // error. The lock is not released even then, but it ends with its ttl. If d is too long for the

@@ -25,6 +25,13 @@ trap 'echo "$(date +%T) report: SIGTERM, cleaning up"; exit 1' TERM
 while :; do echo "$(date +%T) report: working"; sleep 2 & wait; done
 `
 
+// The page shows the command, so that a reader can do the same.
+func TestCapturedCommand(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "```sh\n"+captured+"```\n")
+}
+
 // terminals is a tmux with a window for each terminal.
 type terminals struct{ socket, dir, backend string }
 
