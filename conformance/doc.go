@@ -42,7 +42,8 @@
 //   - watch, wait, fence, inspect, list: the rules of [locker.Watcher], [locker.Waiter],
 //     [locker.Fencer], [locker.Inspector] and [locker.Lister], for a Locker that implements them;
 //   - demand: a Locker that keeps a lock after its release, for the next caller of its process, looks
-//     like any other from outside, so all Lockers have to pass them;
+//     like any other from outside, so all Lockers have to pass them. If the Locker has a method
+//     Close() error, that must give up such locks; it may also close connections;
 //   - fault: replies that are lost, requests that arrive late, servers that hang or go away. A TCP
 //     proxy between Config.Addr and one more Locker, D, injects these faults exactly when they do harm.
 //

@@ -181,6 +181,48 @@ func TestNoFalseAlarmBesideItself(t *testing.T) {
 	}
 }
 
+// closes is a Locker that owns its connections: after Close it returns errors.
+type closes struct {
+	locker.Locker
+	closed *atomic.Bool
+}
+
+func (c closes) Close() error { c.closed.Store(true); return nil }
+
+func (c closes) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if c.closed.Load() {
+		return false, errors.New("closed")
+	}
+	return c.Locker.Acquire(ctx, key, token, ttl)
+}
+
+func (c closes) Release(ctx context.Context, key, token string) (bool, error) {
+	if c.closed.Load() {
+		return false, errors.New("closed")
+	}
+	return c.Locker.Release(ctx, key, token)
+}
+
+func TestNoFalseAlarmClosed(t *testing.T) {
+	t.Parallel()
+	c := mutants.Fakes(func(*mutants.Fake) {})
+	var last locker.Locker
+	fakes := c.New
+	c.New = func(tb testing.TB, addr string) locker.Locker {
+		last = fakes(tb, addr)
+		return closes{last, new(atomic.Bool)}
+	}
+	s, err := harness.NewSuite(t, c, slices.DeleteFunc(checks(), func(ck harness.Check) bool { return ck.Name != "demand/close" }))
+	require.NoError(t, err)
+	r := s.RunAll(t)["demand/close"]
+	assert.False(t, r.Failed(), r.Printed())
+	assert.False(t, r.Skipped(), r.Printed())
+	for info, err := range last.(locker.Lister).List(t.Context(), "") {
+		assert.NoError(t, err)
+		assert.Empty(t, info.Key, "the check has left a lock behind")
+	}
+}
+
 // The checks of missing optional methods are skipped, with the reason, and no others.
 func TestOptional(t *testing.T) {
 	t.Parallel()
