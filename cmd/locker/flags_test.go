@@ -25,7 +25,8 @@ func TestBadInput(t *testing.T) {
 		part string
 	}{
 		{nil, "locker --help"},
-		{[]string{"nonsense"}, `unknown command "nonsense"`},
+		{[]string{"nonsense"}, `unknown command "nonsense"; locker --help lists the commands`},
+		{[]string{"shwo", "nightly"}, `unknown command "shwo"; did you mean show?`},
 		{[]string{"run", "--key", "k", "true"}, "missing backend: give its URL with --backend or LOCKER_BACKEND"},
 		{[]string{"run", "-b", url, "true"}, "missing lock: give its name with --key"},
 		{run(), "missing command"},

@@ -52,7 +52,16 @@ func newRoot() *cobra.Command {
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
-		Args:              cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			cmd.SuggestionsMinimumDistance = 2
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				return fmt.Errorf("unknown command %q; did you mean %s?", args[0], strings.Join(near, " or "))
+			}
+			return fmt.Errorf("unknown command %q; locker --help lists the commands", args[0])
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return errors.New("missing subcommand, for example: locker run --key nightly -- command (see locker --help)")
 		},
