@@ -69,6 +69,30 @@ func TestNothingToGiveUp(t *testing.T) {
 	require.Less(t, runtime.NumGoroutine(), before+100)
 }
 
+// Nothing is cleaned up after a server's reply that it may not write: then it has not written at all.
+// Otherwise those who try again and again would use up the room for those who have to clean up.
+func TestNothingToGiveUpWhenRefused(t *testing.T) {
+	for setting, want := range map[string]string{"min-replicas-to-write": "NOREPLICAS", "maxmemory": "OOM"} {
+		admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+		l := newLocker(t, &redis.Options{Addr: admin.Options().Addr})
+		refused := func(key string) {
+			require.NoError(t, admin.ConfigSet(t.Context(), setting, "1").Err())
+			_, err := l.Wait(t.Context(), key, "t", time.Minute)
+			require.True(t, redis.HasErrorPrefix(err, want), "%v", err)
+			assert.Zero(t, redisv9.GivingUp(l), want)
+			assert.Zero(t, redisv9.Ghosts(l), want)
+			require.NoError(t, admin.ConfigSet(t.Context(), setting, "0").Err())
+		}
+		refused("free")
+
+		acquires(t, l, "k", "holder", time.Minute)
+		turn := redistest.Joins(t, admin, l, t.Context(), "k", "waiter", time.Minute)
+		releases(t, l, "k", "holder")
+		redistest.IsServed(t, turn, "it is the first")
+		refused("k") // by the queue's script: the Locker has just met a queue
+	}
+}
+
 // breakable is a network that can be down: connections break, and there are no new ones.
 type breakable struct {
 	mu    sync.Mutex

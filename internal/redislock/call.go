@@ -101,7 +101,8 @@ func (s *Sending) Undo() {
 
 // didNothing reports whether err is a server's reply to a request that it has not executed, because
 // it does not have the slot, the data or the script, or may not write, or because the keys are in
-// different slots.
+// different slots. A server that may not write, or has no memory, refuses a script's first write. Once
+// a script has written, it may go on.
 func (s *Sending) didNothing(err error) bool {
 	if err == nil {
 		return false
@@ -110,7 +111,7 @@ func (s *Sending) didNothing(err error) bool {
 	switch word {
 	case "MOVED", "ASK", "TRYAGAIN", "NOSCRIPT":
 		return true
-	case "CROSSSLOT", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+	case "CROSSSLOT", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "NOREPLICAS", "MISCONF", "OOM":
 		return !s.onlyRedirects
 	}
 	return false

@@ -352,6 +352,7 @@ func TestSendingCounts(t *testing.T) {
 		"no answer, then redirected":  {[]string{"", "MOVED 1 a:1", "ok"}, 2},
 		"an answer that means no":     {[]string{"WRONGTYPE", "ok"}, 2},
 		"with the prefix of an error": {[]string{"ERR CLUSTERDOWN", "ok"}, 1},
+		"the server may not write":    {[]string{"OOM", "NOREPLICAS", "MISCONF", "ok"}, 1},
 	} {
 		s := redislock.NewSending(t.Context(), "t")
 		var cmd fakeCommand
@@ -372,7 +373,7 @@ func TestSendingCounts(t *testing.T) {
 	}
 
 	// The error of an OnConnect is no reply to the request before.
-	for word, want := range map[string]int{"LOADING": 2, "READONLY": 2, "MOVED": 1} {
+	for word, want := range map[string]int{"LOADING": 2, "READONLY": 2, "OOM": 2, "MOVED": 1} {
 		s := redislock.NewSending(t.Context(), "t")
 		cmd := new(fakeCommand)
 		s.Begin(cmd, true)
