@@ -82,7 +82,9 @@ func (b *batches) wait(c *batched) error {
 	}
 	c.complete()
 	if c.wasMerged {
-		return b.process(c.sending, c.Cmder) // in turn, since all the others have to be sent again as well
+		err := b.process(c.sending, c.Cmder) // in turn, since all the others have to be sent again as well
+		b.merging.failedAlone(err)
+		return err
 	}
 	return b.locker.sendAlone(c.sending, c.Cmder)
 }

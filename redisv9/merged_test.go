@@ -132,6 +132,12 @@ func TestMergedNotPermitted(t *testing.T) {
 		assert.Equal(t, append(allTrue(2), outcome{}), got[:3], user)
 		assert.False(t, got[3].ok)
 		assert.Equal(t, user == "no-key", redis.HasErrorPrefix(got[3].err, "NOPERM"), "%v", got[3].err)
+
+		// One key that is not permitted does not stop the merging of the others.
+		calls = append(releaseCalls(t, l, 2), releaseCall(l, "none", "t"), releaseCall(l, "none", "t"))
+		assert.Equal(t, append(allTrue(2), outcome{}, outcome{}), batchOf(t, l, h, calls...))
+		_, pipelines := h.seen()
+		assert.Equal(t, user == "no-key", len(pipelines[0]) == 1, "%s: %v", user, pipelines)
 	}
 }
 
