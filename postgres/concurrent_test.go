@@ -98,6 +98,28 @@ func TestJoinAfterAnotherAndARelease(t *testing.T) {
 	require.True(t, ok, "the lock is free")
 }
 
+// A copy of a request for a place may arrive when its waiter has been served and has extended the lock.
+func TestJoinShortensNothing(t *testing.T) {
+	t.Parallel()
+	l := New(newPool(t, newServer(t).Addr))
+	us, err := microsecondsOf(time.Minute)
+	require.NoError(t, err)
+	acquire(t, l, "k", "a", time.Hour)
+	left := func() time.Duration {
+		_, err := l.pool.Exec(t.Context(), l.sql.join, []byte("k"), []byte("a"), us, (*int32)(nil), (*time.Time)(nil), "nonce")
+		require.NoError(t, err)
+		info, err := l.Inspect(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, "a", info.Token)
+		return info.TTL
+	}
+	require.Greater(t, left(), 30*time.Minute)
+	ok, err := l.Extend(t.Context(), "k", "a", time.Second)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Greater(t, left(), 30*time.Second, "a request for a place makes a lock longer")
+}
+
 func TestAcquireAfterAnExtension(t *testing.T) {
 	t.Parallel()
 	l := New(newPool(t, newServer(t).Addr))

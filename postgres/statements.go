@@ -101,16 +101,18 @@ SELECT pg_is_in_recovery(), l.token = $2 AND l.expires > clock_timestamp(),
 FROM {table} AS l, LATERAL (SELECT array_position(l.queue_token, $2) AS pos) AS p
 WHERE l.key = $1`
 
-	// join takes the lock if it is free and no other waiter before the token is alive, extends it if
-	// the token holds it, and otherwise puts the token at the end of the queue, or leaves it where
-	// it is, in the name of a backend: this connection's if it is not given. The place has a new
-	// nonce in any case.
+	// join takes the lock if it is free and no other waiter before the token is alive, and otherwise
+	// puts the token at the end of the queue, or leaves it where it is, in the name of a backend: this
+	// connection's if it is not given. The place has a new nonce in any case. If the token holds the
+	// lock, join extends it, but never shortens it: a copy of the request may arrive late, when the
+	// token has extended the lock.
 	joinSQL = `
 INSERT INTO {table} AS l (key, token, expires)
 VALUES ($1::bytea, $2::bytea, clock_timestamp() + $3::interval)
 ON CONFLICT (key) DO UPDATE SET (token, expires, queue_token, queue_pid, queue_start, queue_ttl, queue_nonce) = (
 	SELECT CASE WHEN s.own OR s.turn THEN $2 ELSE l.token END,
-		CASE WHEN s.own OR s.turn THEN clock_timestamp() + $3 ELSE l.expires END,
+		CASE WHEN s.own THEN greatest(l.expires, clock_timestamp() + $3)
+			WHEN s.turn THEN clock_timestamp() + $3 ELSE l.expires END,
 		CASE WHEN s.turn THEN nullif(l.queue_token[s.before+2:], '{}') WHEN s.own THEN l.queue_token
 			ELSE l.queue_token[:s.before] || $2 || l.queue_token[s.before+2:] END,
 		CASE WHEN s.turn THEN l.queue_pid[s.before+2:] WHEN s.own THEN l.queue_pid

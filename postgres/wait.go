@@ -191,7 +191,7 @@ func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time
 			}
 			w.l.sweepLocksLater()
 			w.served(p.granted)
-			return p.asked.Add(p.left), nil
+			return p.asked.Add(min(p.left, ttl)), nil
 		}
 		if !isHeld {
 			isHeld = true
