@@ -446,11 +446,13 @@ func TestKeepsContextValues(t *testing.T) {
 		gone.requireGone(t)
 		synctest.Wait()
 		require.NoError(t, other.Unlock(t.Context()))
-		second.next(t) // and vanishes
+		third := join(context.WithValue(t.Context(), key{}, "third"), l, 1, time.Second)
+		require.NoError(t, second.next(t).Unlock(t.Context())) // without a request
+		third.next(t)                                          // and vanishes
 		time.Sleep(time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
-		assert.Equal(t, map[any]int{"first": 1, "second": 2}, seen)
+		assert.Equal(t, map[any]int{"first": 1, "second": 1, "third": 1}, seen)
 	})
 }
 
@@ -504,8 +506,9 @@ func TestHandoffThatDoesNotReturn(t *testing.T) {
 	for name, end := range map[string]func(){"goexit": runtime.Goexit, "panic": func() { panic("in the client") }} {
 		overScript(t, name, func(t *testing.T, s *scripted) {
 			l := cohort.New(s)
-			first := mustLock(t, l, 30*time.Millisecond)
-			queue := join(t.Context(), l, 2, time.Minute)
+			first := mustLock(t, l, time.Minute)
+			queue := join(t.Context(), l, 2, time.Hour)
+			start := time.Now()
 			s.once("extend", func(func() (bool, error)) (bool, error) { end(); return false, nil })
 			released := make(chan any)
 			go func() {
@@ -514,6 +517,7 @@ func TestHandoffThatDoesNotReturn(t *testing.T) {
 			}()
 			<-released
 			tenure := tenure{queue.next(t), queue}
+			assert.Less(t, time.Since(start), time.Second, "the lock is not released")
 			tenure.passToNext(t)
 			tenure.unlock(t)
 			require.NoError(t, mustLock(t, l, time.Minute).Unlock(t.Context()))

@@ -311,6 +311,7 @@ func TestHandsOnOnce(t *testing.T) {
 		tenure.queue = join(t.Context(), l, 1, time.Hour)
 		b.onExtend = func(time.Duration) { time.Sleep(2 * time.Second) }
 		tenure.passToNext(t)
+		assert.Equal(t, time.Hour, time.Until(tenure.holder.Deadline()))
 		time.Sleep(10 * time.Second)
 		ok, err := b.Acquire(t.Context(), "k", "other", time.Second)
 		require.NoError(t, err)
