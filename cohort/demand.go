@@ -128,9 +128,7 @@ func (h *heard) Missed() {
 		s := &l.shards[i]
 		s.mu.Lock()
 		for _, r := range s.records {
-			if r.lingering() == nil {
-				r.wanted = true
-			}
+			r.wanted = true // one that lingers may be taken again before it is given up
 		}
 		now := time.Now()
 		for t := s.lingers.first; t != nil; t = t.newer {
