@@ -120,7 +120,7 @@ func (s *shard) sweep() {
 		if t := r.lingering(); t != nil && !now.Before(t.until) {
 			r.locker.partLater(t, "")
 		}
-		if r.tenure != nil && r.tenure.timer == nil {
+		if t := r.tenure; t != nil && (t.timer == nil || t.lingering) { // the timer is for a holder
 			s.sweepLater()
 		}
 	}
