@@ -332,6 +332,16 @@ func TestFenceWhileTheLockPassesOn(t *testing.T) {
 		_, ok, err := l.Fence(t.Context(), "k", tenure.holder.Token())
 		require.NoError(t, err)
 		assert.False(t, ok)
+
+		token := tenure.holder.Token()
+		b.onFence = func() { // while it is being released
+			b.onRelease = func() error { time.Sleep(time.Second); return nil }
+			go tenure.unlock(t)
+			synctest.Wait()
+		}
+		_, ok, err = l.Fence(t.Context(), "k", token)
+		require.NoError(t, err)
+		assert.False(t, ok)
 	})
 }
 
@@ -355,10 +365,11 @@ func TestTTLAtTheLimit(t *testing.T) {
 		queue := join(t.Context(), l, 5, time.Minute)
 		require.NoError(t, first.Unlock(t.Context()))
 		queue.serveAll(t, 0)
-		lease := startTenure(t, l, 0, time.Second).holder
-		assert.NoError(t, lease.Extend(t.Context(), time.Minute))
-		assert.Equal(t, time.Minute, time.Until(lease.Deadline()))
-		require.NoError(t, lease.Unlock(t.Context()))
+		tenure := startTenure(t, l, 1, time.Second)
+		assert.NoError(t, tenure.holder.Extend(t.Context(), time.Minute))
+		assert.Equal(t, time.Minute, time.Until(tenure.holder.Deadline()))
+		tenure.passToNext(t)
+		tenure.unlock(t)
 	})
 }
 
@@ -394,18 +405,20 @@ func TestExtendsForTheTenure(t *testing.T) {
 func TestAbandonedDrive(t *testing.T) {
 	inBubble(t, "", func(t *testing.T, b *faulty) {
 		l := cohort.New(b)
-		first := mustLock(t, l, time.Minute)
-		driver := join(t.Context(), l, 1, time.Minute)
+		other := mustLock(t, b.Locker, time.Minute)
+		first, leave := context.WithCancel(t.Context())
+		driver := join(first, l, 1, time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
-		join(ctx, l, 2, time.Minute)
-		require.NoError(t, first.Unlock(t.Context()))
-		last := driver.next(t) // and the two are a cohort's drive now
-		synctest.Wait()
+		rest := join(ctx, l, 2, time.Minute)
+		leave()
+		driver.requireGone(t)
+		synctest.Wait() // and the two are a cohort's drive now
 		b.leaving = time.Second
 		cancel()
+		rest.requireGone(t)
 		synctest.Wait()
 		require.Equal(t, 1, cohort.Entries(l))
-		require.NoError(t, last.Unlock(t.Context()))
+		require.NoError(t, other.Unlock(t.Context()))
 		lease, err := locker.TryLock(t.Context(), l, "k", time.Minute)
 		require.NoError(t, err, "the lock is free")
 

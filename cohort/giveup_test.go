@@ -42,8 +42,10 @@ func TestAcquireAfterWakeUp(t *testing.T) {
 		// One whose context ends first leaves nothing behind.
 		short, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
+		start := time.Now()
 		_, err = l.Acquire(short, "k", "a", time.Minute)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Millisecond, time.Since(start))
 
 		acquired, err := l.Acquire(ctx, "k", "b", time.Minute)
 		require.NoError(t, err)
@@ -52,5 +54,23 @@ func TestAcquireAfterWakeUp(t *testing.T) {
 		released, err := l.Release(ctx, "k", "b")
 		require.NoError(t, err)
 		require.True(t, released)
+	})
+}
+
+// An attempt does not wait for a release if others of the process wait for the lock.
+func TestAcquireDuringAGiveUpForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := cohort.New(slowReply{memory.New(), time.Second}, cohort.WithMaxHandoffs(0))
+		lease := mustLock(t, l, time.Minute)
+		queue := join(t.Context(), l, 1, time.Minute)
+		go func() { _ = lease.Unlock(context.Background()) }()
+		synctest.Wait()
+		start := time.Now()
+		acquired, err := l.Acquire(t.Context(), "k", "a", time.Minute)
+		require.NoError(t, err)
+		require.False(t, acquired)
+		require.Zero(t, time.Since(start))
+		require.NoError(t, queue.next(t).Unlock(t.Context()))
 	})
 }

@@ -149,12 +149,20 @@ func TestSeveralExtensionsWithoutAnAnswer(t *testing.T) {
 		assert.Error(t, extend(t, l, token, 6*time.Second))
 		assert.NoError(t, extend(t, l, token, 5*time.Second))
 	})
+	overScript(t, "a panic is no answer", func(t *testing.T, s *scripted) {
+		l := cohort.New(s)
+		token := startTenure(t, l, 0, time.Minute).holder.Token()
+		s.once("extend", func(func() (bool, error)) (bool, error) { panic("backend") })
+		require.Panics(t, func() { _ = extend(t, l, token, 5*time.Second) })
+		assert.Error(t, extend(t, l, token, 6*time.Second))
+	})
 	overScript(t, "its room for others does not", func(t *testing.T, s *scripted) {
 		l := cohort.New(s, cohort.WithMaxTenure(time.Minute))
 		token := startTenure(t, l, 1, time.Minute).holder.Token()
 		s.once("extend", late(time.Second)) // for 70 seconds
 		require.ErrorIs(t, extend(t, l, token, 10*time.Second), errNoAnswer)
-		require.NoError(t, extend(t, l, token, 65*time.Second)) // for 125 seconds
+		time.Sleep(time.Second / 2)
+		require.NoError(t, extend(t, l, token, 70*time.Second)) // for two minutes and more
 		assert.Error(t, extend(t, l, token, 100*time.Second))
 	})
 }

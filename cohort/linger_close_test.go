@@ -1,6 +1,7 @@
 package cohort_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -104,4 +105,67 @@ func TestCloseReleasesAgain(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.NoError(t, l.Close())
 	})
+}
+
+// What a cleanup has released is not released again.
+func TestCloseAfterACleanup(t *testing.T) {
+	overDemander(t, func(t *testing.T, m *memory.Locker, inner locker.Locker, c *counting) {
+		l := lingering(inner)
+		use(t, l, time.Minute)
+		down := errors.New("down")
+		c.fail.Store(&down)
+		time.Sleep(lingerFor)
+		synctest.Wait()
+		c.fail.Store(nil)
+		time.Sleep(time.Second)
+		require.Empty(t, held(t, m))
+		c.requests.Store(0)
+		require.NoError(t, l.Close())
+		assert.Zero(t, c.requests.Load())
+	})
+}
+
+// From the beginning of Close no lock begins to linger.
+func TestReleaseDuringClose(t *testing.T) {
+	overDemander(t, func(t *testing.T, m *memory.Locker, inner locker.Locker, _ *counting) {
+		slow := slowRelease{inner.(demanding), make(chan struct{}), make(chan struct{})}
+		l := lingering(slow)
+		lease, err := locker.Lock(t.Context(), l, "another", time.Minute)
+		require.NoError(t, err)
+		use(t, l, time.Minute)
+		ended := make(chan error, 2)
+		go func() { ended <- l.Close() }()
+		<-slow.started
+		go func() { ended <- lease.Unlock(context.Background()) }()
+		<-slow.started
+		for range 2 {
+			slow.goOn <- struct{}{}
+			require.NoError(t, <-ended)
+		}
+	})
+}
+
+// Close reports a release that had begun before and fails, and ends in time if the backend hangs.
+func TestCloseWhileTheBackendHangs(t *testing.T) {
+	for name, c := range map[string]struct {
+		hang func(ctx context.Context)
+		took time.Duration
+	}{
+		"until the release times out":      {func(ctx context.Context) { <-ctx.Done() }, 4 * time.Second},
+		"whatever the context of requests": {func(context.Context) { time.Sleep(20 * time.Second) }, 5 * time.Second},
+	} {
+		overScript(t, name, func(t *testing.T, s *scripted) {
+			l := lingering(s)
+			use(t, l, time.Minute)
+			s.on("release", func(ctx context.Context, _ func() (bool, error)) (bool, error) {
+				c.hang(ctx)
+				return false, errNoAnswer
+			})
+			time.Sleep(lingerFor + time.Second)
+			start := time.Now()
+			assert.ErrorContains(t, l.Close(), `cohort: close: release "k": `)
+			assert.Equal(t, c.took, time.Since(start))
+			time.Sleep(time.Minute)
+		})
+	}
 }

@@ -2,6 +2,7 @@ package cohort_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +94,38 @@ func TestOperationDuringARelease(t *testing.T) {
 	}
 }
 
+// A release that panics is one without an answer, and can be repeated.
+func TestReleaseThatPanics(t *testing.T) {
+	overScript(t, "", func(t *testing.T, s *scripted) {
+		l := cohort.New(s)
+		mustAcquire(t, l, "t", time.Minute)
+		s.once("release", func(func() (bool, error)) (bool, error) { panic("backend") })
+		assert.Panics(t, func() { _, _ = l.Release(t.Context(), "k", "t") })
+		requireReleases(t, l, "t")
+		assert.Empty(t, held(t, s.Locker))
+	})
+}
+
+// Attempts wait for one release after the other.
+func TestAcquireDuringReleases(t *testing.T) {
+	overScript(t, "", func(t *testing.T, s *scripted) {
+		l := cohort.New(s)
+		s.once("acquire", requestLost)
+		_, err := l.Acquire(t.Context(), "k", "in doubt", time.Hour)
+		require.ErrorIs(t, err, errNoAnswer)
+		start := time.Now()
+		mustAcquire(t, l, "0", time.Minute)
+		for i := range 3 {
+			s.once("release", answerLate(time.Second))
+			go func() { _, _ = l.Release(context.Background(), "k", strconv.Itoa(i)) }()
+			synctest.Wait()
+			mustAcquire(t, l, strconv.Itoa(i+1), time.Minute)
+		}
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		requireReleases(t, l, "3")
+	})
+}
+
 // After a release without an answer the backend knows whether the token still holds the lock.
 func TestExtendAfterAReleaseWithoutAnAnswer(t *testing.T) {
 	overScript(t, "released", func(t *testing.T, s *scripted) {
@@ -167,6 +200,26 @@ func TestAcquireOvertakenByRelease(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The same, if the lock was passed over the holder before.
+func TestAcquireOvertakenByExpiry(t *testing.T) {
+	overScript(t, "", func(t *testing.T, s *scripted) {
+		l := cohort.New(s)
+		mustAcquire(t, l, "t", time.Second)
+		queue := join(t.Context(), l, 1, time.Minute)
+		s.once("acquire", arriveLate(2*time.Second))
+		acquired := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(context.Background(), "k", "t", time.Minute)
+			acquired <- err
+		}()
+		require.NoError(t, queue.next(t).Unlock(t.Context()))
+		assert.Error(t, <-acquired, "it has the lock")
+		require.NotEmpty(t, held(t, s.Locker))
+		requireReleases(t, l, "t")
+		assert.Empty(t, held(t, s.Locker))
+	})
 }
 
 // A Wait that comes while an Acquire is under way goes behind it, whatever becomes of that.
