@@ -136,8 +136,10 @@ func TestReleaseDuringClose(t *testing.T) {
 		ended := make(chan error, 2)
 		go func() { ended <- l.Close() }()
 		<-slow.started
+		start := time.Now()
 		go func() { ended <- lease.Unlock(context.Background()) }()
 		<-slow.started
+		assert.Zero(t, time.Since(start), "it lingers")
 		for range 2 {
 			slow.goOn <- struct{}{}
 			require.NoError(t, <-ended)

@@ -34,6 +34,10 @@ func TestLingerWaiterLeavesDuringExtension(t *testing.T) {
 					<-ctx.Done()
 					return false, ctx.Err()
 				})
+				s.on("release", func(ctx context.Context, apply func() (bool, error)) (bool, error) {
+					assert.NoError(t, ctx.Err(), "the waiter's context, which has ended")
+					return apply()
+				})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				_, err := l.Wait(ctx, "k", "leaves", time.Hour)

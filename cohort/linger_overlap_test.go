@@ -134,6 +134,23 @@ func TestLingerNotAfterAHolderThatVanishes(t *testing.T) {
 	}
 }
 
+// The same, where the timer of the holder before has rung already.
+func TestLingerLongBeforeAHolderThatVanishes(t *testing.T) {
+	overDemander(t, func(t *testing.T, m *memory.Locker, inner locker.Locker, c *counting) {
+		l := cohort.New(inner, cohort.WithLinger(10*time.Second))
+		use(t, l, time.Second)
+		time.Sleep(time.Millisecond)
+		use(t, l, time.Second)
+		time.Sleep(2 * time.Second)
+		c.requests.Store(0)
+		mustLock(t, l, time.Second) // and vanishes
+		require.Zero(t, c.requests.Load())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Empty(t, held(t, m))
+	})
+}
+
 // A lock that ends on the backend while it lingers is forgotten soon after.
 func TestLingerIsForgotten(t *testing.T) {
 	overDemander(t, func(t *testing.T, _ *memory.Locker, inner locker.Locker, _ *counting) {
