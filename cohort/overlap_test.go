@@ -138,6 +138,16 @@ func TestExtendAfterAReleaseWithoutAnAnswer(t *testing.T) {
 		require.NoError(t, err)
 		assert.False(t, ok)
 	})
+	overScript(t, "not released", func(t *testing.T, s *scripted) {
+		l := cohort.New(s)
+		mustAcquire(t, l, "t", time.Minute)
+		s.once("release", requestLost)
+		_, err := l.Release(t.Context(), "k", "t")
+		require.ErrorIs(t, err, errNoAnswer)
+		_, ok, err := l.Fence(t.Context(), "k", "t")
+		require.NoError(t, err)
+		assert.True(t, ok)
+	})
 	overScript(t, "it arrives late", func(t *testing.T, s *scripted) {
 		l := cohort.New(s)
 		mustAcquire(t, l, "t", time.Minute)

@@ -147,13 +147,13 @@ func (r *record) find(token string, now time.Time) *tenure {
 
 // busy reports whether a caller of this process has the lock, waits for it, or hands it on.
 func (r *record) busy() bool {
-	return r.first != nil || r.tenure != nil || r.givingUp > 0 || r.driving && !r.abandoned
+	return r.first != nil || r.tenure != nil || r.driving && !r.abandoned
 }
 
-// onlyGivesUp reports whether r is busy with nothing but Releases. Their watchers may have been woken
+// onlyGivesUp reports whether nothing but Releases of tenures is under way. Their watchers may have been woken
 // already: an attempt that is refused now would miss that wake-up.
 func (r *record) onlyGivesUp() bool {
-	return r.givingUp > 0 && r.first == nil && r.tenure == nil && (!r.driving || r.abandoned)
+	return r.givingUp > 0 && !r.busy()
 }
 
 // awaitGiveUpLocked waits until no Release of a tenure is under way. It releases the shard's mutex
