@@ -101,10 +101,10 @@ func (l *Locker) requestLocked(ctx context.Context, t *tenure, take bool, ttl ti
 		ok, err = t.conclude(take, held, caller, start.Add(ttl), asked, ok, err)
 		r.settle()
 	}()
-	ok, err = l.sendLocked(ctx, t, take, asked)
+	ok, err = l.sendLocked(ctx, t, take, asked, start)
 	if asked > ttl && errors.Is(err, locker.ErrInvalidTTL) { // its own ttl may be short enough
 		start, asked = time.Now(), ttl
-		ok, err = l.sendLocked(ctx, t, take, asked)
+		ok, err = l.sendLocked(ctx, t, take, asked, start)
 	}
 	return ok, err
 }
@@ -122,10 +122,11 @@ func (l *Locker) extra(t *tenure, now time.Time) (d time.Duration) {
 	return d
 }
 
-// sendLocked makes one request for ttl, and updates what is known about the backend.
-func (l *Locker) sendLocked(ctx context.Context, t *tenure, take bool, ttl time.Duration) (ok bool, err error) {
+// sendLocked makes one request for ttl, which starts now, and updates what is known about the
+// backend.
+func (l *Locker) sendLocked(ctx context.Context, t *tenure, take bool, ttl time.Duration, start time.Time) (
+	ok bool, err error) {
 	r, s := t.record, t.record.shard
-	start := time.Now()
 	if end := start.Add(ttl); r.tenure == t && end.Before(t.until) {
 		t.until = end // from now on, since it may arrive at any moment
 		if t.holder != "" && end.Before(t.expires) {
