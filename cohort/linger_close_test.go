@@ -136,6 +136,7 @@ func TestReleaseDuringClose(t *testing.T) {
 		ended := make(chan error, 2)
 		go func() { ended <- l.Close() }()
 		<-slow.started
+		synctest.Wait() // the other shards are done
 		start := time.Now()
 		go func() { ended <- lease.Unlock(context.Background()) }()
 		<-slow.started

@@ -70,7 +70,7 @@ func TestStoreShowsThatTheCacheAnswers(t *testing.T) {
 		}
 		p.reset()
 		require.NoError(t, (<-goLoad(t.Context(), l, "another")).err)
-		require.NotZero(t, p.count("get"))
+		require.Equal(t, 1, p.count("acquire"), "the cache is not read, so the lock is of no use")
 		time.Sleep(time.Minute)
 	})
 }
@@ -143,5 +143,22 @@ func TestWaitEndsWithItsLastCaller(t *testing.T) {
 		require.ErrorIs(t, (<-c).err, context.Canceled)
 		requireIdle(t, l, b, "another")
 		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+// A value that was not stored, since the cache has one, does not make its key up to date.
+func TestStoreOfNothingKeepsAKeyOutdated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onAcquire = func(context.Context, string) error { return errAnswered } // so it is added
+		l := NewLoader(p.locker(), p.addCache(), p.slowly(0, "fresh"))
+		b.set("k", "old")
+		l.outdated.add("k")
+		require.Equal(t, "fresh", (<-goLoad(t.Context(), l, "k")).v)
+		synctest.Wait()
+		require.Equal(t, 1, p.count("add"))
+		require.True(t, l.outdated.has("k"))
+		time.Sleep(time.Minute)
 	})
 }

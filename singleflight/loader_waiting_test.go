@@ -93,10 +93,10 @@ func TestWaitPollsWithoutASubscription(t *testing.T) {
 		}
 		l := NewLoader(w.locker(), w.cache(), w.slowly(0, "must not load"))
 		c := goLoad(t.Context(), l, "k")
-		time.Sleep(2 * time.Second)
+		time.Sleep(1200 * time.Millisecond)
 		w.backend.set("k", "fresh")
 		got := <-c
 		require.Equal(t, "fresh", got.v)
-		require.LessOrEqual(t, got.took, 2*time.Second+2*lastPoll)
+		require.LessOrEqual(t, got.took, 1200*time.Millisecond+2*lastPoll)
 	})
 }
