@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/cleanup"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -196,6 +197,17 @@ func TestCleanUp(t *testing.T) {
 			_, err := locker.TryLock(t.Context(), l, "k", time.Minute)
 			require.ErrorIs(t, err, mistake)
 		}
+		time.Sleep(time.Minute)
+		assert.Empty(t, l.release)
+	})
+
+	bubble(t, "so is a request that certainly did nothing", func(t *testing.T) {
+		l := &fake{onAcquire: func(context.Context, string, time.Duration) (bool, error) {
+			return false, fmt.Errorf("wrapped: %w", cleanup.Needless(errBackend))
+		}}
+		_, err := locker.TryLock(t.Context(), l, "k", time.Minute)
+		require.ErrorIs(t, err, errBackend)
+		assert.ErrorContains(t, err, "wrapped: "+errBackend.Error())
 		time.Sleep(time.Minute)
 		assert.Empty(t, l.release)
 	})

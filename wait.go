@@ -218,9 +218,9 @@ func (a *acquisition) giveUp(ctx context.Context, err error) error {
 	return err
 }
 
-// cleanUpAfter is cleanUp, unless err means that the request was impossible.
+// cleanUpAfter is cleanUp, unless err means that the request was impossible or did nothing.
 func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
-	if !isInvalid(err) {
+	if !isInvalid(err) && !cleanup.IsNeedless(err) {
 		a.cleanUp(ctx)
 	}
 }

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/cleanup"
 	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/semaphore"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -90,6 +92,40 @@ func TestNothingToGiveUpWhenRefused(t *testing.T) {
 		releases(t, l, "k", "holder")
 		redistest.IsServed(t, turn, "it is the first")
 		refused("k") // by the queue's script: the Locker has just met a queue
+	}
+}
+
+// Package locker does not clean up after an attempt that certainly did nothing, but after one that
+// may have been executed.
+func TestNoCleanup(t *testing.T) {
+	t.Parallel()
+	for name, attempt := range map[string]func(l *redisv9.Locker) error{
+		"acquire": func(l *redisv9.Locker) error { _, err := l.Acquire(t.Context(), "k", "t", time.Minute); return err },
+		"wait":    func(l *redisv9.Locker) error { _, err := l.Wait(t.Context(), "k", "t", time.Minute); return err },
+		"permit": func(l *redisv9.Locker) error {
+			_, err := semaphore.NewLocker(l, 2).Acquire(t.Context(), "s", "t", time.Minute)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := testserver.Redis(t)
+			client := newClient(t, &redis.Options{Addr: srv.Addr, MaxRetries: -1, ReadTimeout: 100 * time.Millisecond})
+			l := redisv9.New(client)
+			attempted := func(isNeedless bool, why string) {
+				t.Helper()
+				err := attempt(l)
+				require.Error(t, err, why)
+				assert.Equal(t, isNeedless, cleanup.IsNeedless(err), "%s: %v", why, err)
+			}
+			require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+			attempted(true, "no memory")
+			require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "0").Err())
+			srv.Pause()
+			attempted(false, "no answer, over a connection that is there")
+			srv.Continue()
+			srv.Stop()
+			attempted(true, "no server")
+		})
 	}
 }
 

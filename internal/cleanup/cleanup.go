@@ -5,6 +5,7 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"sync"
@@ -172,3 +173,14 @@ func identity(owner any) any {
 	}
 	return reflect.TypeOf(owner)
 }
+
+// Needless returns err as the error of an acquisition that certainly did nothing, now or later, and
+// therefore needs no cleanup. Its text is that of err, which it wraps.
+func Needless(err error) error { return needless{err} }
+
+// IsNeedless reports whether err wraps a [Needless] error.
+func IsNeedless(err error) bool { return errors.As(err, new(needless)) }
+
+type needless struct{ error }
+
+func (n needless) Unwrap() error { return n.error }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/cleanup"
 	"github.com/golockers/locker/internal/inflight"
 )
 
@@ -156,6 +157,15 @@ func (s *Sending) isUnsent() bool { return s.Ctx.Err() == nil && s.sends == 0 }
 // isForeign reports whether the request certainly did nothing because the lock's value is foreign.
 func (s *Sending) isForeign(err error) bool {
 	return errors.Is(err, ErrForeign) && s.Ctx.Err() == nil && s.sends == 1
+}
+
+// noCleanup returns err, the error of an attempt to take a lock whose only Sending is s, so that
+// package locker does not clean up if the attempt certainly did nothing.
+func (s *Sending) noCleanup(err error) error {
+	if err != nil && s.isUnsent() {
+		return cleanup.Needless(err)
+	}
+	return err
 }
 
 // String returns the token for hooks that log commands.

@@ -91,6 +91,9 @@ func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duratio
 			}
 			return l.acquire(s, l.names.Keys(key), ms)
 		})
+		if err != nil && asked == 0 {
+			err = s.noCleanup(err)
+		}
 		if err != nil || !a.isKept {
 			return a.acquired, err
 		}
@@ -242,7 +245,7 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 	if !s.isUnsent() { // the request may have taken the lock, or may yet take it
 		l.undo(ctx, s, &ghost{keys: keys, token: s.Token, ttl: ttl, mayTake: true}, false, true)
 	}
-	return 0, time.Time{}, err
+	return 0, time.Time{}, s.noCleanup(err)
 }
 
 // takeLock takes a lock if it is free, and returns 1 or 0. A refused waiter runs the queue's script,

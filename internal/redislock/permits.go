@@ -73,7 +73,7 @@ type permitsOf struct {
 // Acquire takes a permit in one attempt.
 func (p *permitsOf) Acquire(ctx context.Context, token string, ttl time.Duration) (permit int, err error) {
 	s := NewSending(ctx, token)
-	return Call(&p.l.Caller, s, func() (int, error) {
+	permit, err = Call(&p.l.Caller, s, func() (int, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
 			return 0, err
@@ -96,6 +96,7 @@ func (p *permitsOf) Acquire(ctx context.Context, token string, ttl time.Duration
 		}
 		return 0, errChanging
 	})
+	return permit, s.noCleanup(err)
 }
 
 // takePermit takes a permit if one is free and no one waits, and returns its number. If the token
