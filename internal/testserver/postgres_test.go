@@ -1,7 +1,9 @@
 package testserver
 
 import (
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,6 +23,25 @@ func TestPostgres(t *testing.T) {
 	require.Equal(t, []string{"2"}, rows)
 	_, err = postgresQuery(s.Addr, "postgres", "SELECT 1/0")
 	require.ErrorContains(t, err, "division by zero")
+}
+
+// A process that outlives the first one for a moment does not keep the directory from being removed.
+func TestPostgresIsRemoved(t *testing.T) {
+	var dir string
+	var writes sync.WaitGroup
+	t.Run("busy", func(t *testing.T) {
+		s := Postgres(t)
+		dir = s.dir
+		writes.Go(func() {
+			_, _ = postgresQuery(s.Addr, "postgres", "DO 'BEGIN FOR i IN 1..5000 LOOP EXECUTE ''CREATE TABLE t'' || i || ''()''; END LOOP; END'")
+		})
+		require.Eventually(t, func() bool {
+			busy, err := postgresQuery(s.Addr, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO%'")
+			return err == nil && busy[0] == "1"
+		}, patience, time.Millisecond)
+	})
+	writes.Wait()
+	require.NoDirExists(t, dir)
 }
 
 func TestPostgresStandby(t *testing.T) {

@@ -133,7 +133,7 @@ func (k kind) find() (string, error) {
 
 // directory makes one that the program may write to, and that is removed after the test.
 func (k kind) directory(tb testing.TB) (string, error) {
-	if k.user == "" || os.Getuid() != 0 {
+	if k.user == "" {
 		return tb.TempDir(), nil
 	}
 	// Other users cannot enter tb.TempDir().
@@ -142,11 +142,25 @@ func (k kind) directory(tb testing.TB) (string, error) {
 		return "", err
 	}
 	tb.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := removeAll(dir); err != nil {
 			tb.Errorf("testserver: %v", err)
 		}
 	})
+	if os.Getuid() != 0 {
+		return dir, nil
+	}
 	return dir, giveTo(dir, k.user)
+}
+
+// removeAll removes the directory of a server that was killed. PostgreSQL has a process for each
+// connection, which may add files until it sees that the first process is gone.
+func removeAll(dir string) error {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		final := time.Now().After(end)
+		if err := os.RemoveAll(dir); err == nil || final {
+			return err
+		}
+	}
 }
 
 // errExited means that the server ended before it answered, most likely because its port was taken.
