@@ -1,11 +1,7 @@
 package redistest
 
 import (
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,7 +20,7 @@ func FailOver(t *testing.T, newLocker func(sentinel string) Locker) Locker {
 	host, port, err := net.SplitHostPort(master.Addr)
 	require.NoError(t, err)
 	replica := testserver.Redis(t, "--replicaof", host+" "+port)
-	addr := StartSentinel(t, master.Addr, time.Minute)
+	addr := testserver.RedisSentinel(t, master.Addr, time.Minute).Addr
 	sentinel := redis.NewSentinelClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { _ = sentinel.Close() })
 
@@ -64,35 +60,4 @@ func FailOver(t *testing.T, newLocker func(sentinel string) Locker) Locker {
 	Releases(t, permits, "s", "waiter")
 	Releases(t, permits, "s", "holder 1")
 	return l
-}
-
-// StartSentinel starts a sentinel for the master "m", which it replaces by a replica when it has not
-// answered for down, and returns the sentinel's address.
-func StartSentinel(t *testing.T, master string, down time.Duration) string {
-	t.Helper()
-	host, port, err := net.SplitHostPort(master)
-	require.NoError(t, err)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, own, err := net.SplitHostPort(free.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
-port %s
-bind 127.0.0.1
-sentinel monitor m %s %s 1
-sentinel down-after-milliseconds m %d
-sentinel failover-timeout m 10000
-`, own, host, port, down.Milliseconds()), 0o600))
-	server := exec.CommandContext(t.Context(), "redis-server", config, "--sentinel")
-	require.NoError(t, server.Start())
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	addr := net.JoinHostPort("127.0.0.1", own)
-	client := NewClient(t, addr)
-	Eventually(t, "the sentinel answers", func() bool { return client.Ping(t.Context()).Err() == nil })
-	return addr
 }

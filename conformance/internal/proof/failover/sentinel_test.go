@@ -12,7 +12,6 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
 	"github.com/golockers/locker/conformance/internal/proof/rediscluster"
-	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
@@ -78,7 +77,7 @@ func (m *monitored) startSentinel(addr string) {
 	require.Eventually(m.t, func() bool {
 		return replica.InfoMap(m.t.Context(), "replication").Item("Replication", "master_link_status") == "up"
 	}, patience, 10*time.Millisecond, "the replica is not synchronized")
-	m.sentinel = redistest.StartSentinel(m.t, addr, 500*time.Millisecond)
+	m.sentinel = testserver.RedisSentinel(m.t, addr, 500*time.Millisecond).Addr
 	client := redis.NewSentinelClient(&redis.Options{Addr: m.sentinel})
 	defer client.Close()
 	require.Eventually(m.t, func() bool {
