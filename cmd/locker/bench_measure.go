@@ -79,7 +79,8 @@ func (m *measurement) measure(ctx context.Context) ([]*result, error) {
 }
 
 // repeat calls once in goroutines, again and again for a third of the duration, until an error or the
-// end of ctx. The latter does not end a call that has begun, so that no lock is left behind.
+// end of ctx. The latter does not end a call that has begun, so that no lock is left behind. Each
+// goroutine calls it at least once: otherwise a slow backend would show nothing.
 func (m *measurement) repeat(ctx context.Context, name string, goroutines int,
 	once func(ctx context.Context, i int, add func(time.Duration)) error) (*result, error) {
 	start := time.Now()
@@ -92,7 +93,10 @@ func (m *measurement) repeat(ctx context.Context, name string, goroutines int,
 		counts[i] = newCounts()
 		all.Go(func() {
 			add := func(d time.Duration) { _ = counts[i].RecordValue(min(max(int64(d), 1), int64(time.Minute))) }
-			for time.Now().Before(end) && ctx.Err() == nil && calls.Err() == nil {
+			for called := false; ctx.Err() == nil && calls.Err() == nil; called = true {
+				if called && !time.Now().Before(end) {
+					return
+				}
 				if err := once(calls, i, add); err != nil {
 					cancel(err) // the first one counts: the others may only follow from it
 				}

@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/cmd/locker/internal/backend"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/memory"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -59,6 +61,21 @@ func TestBench(t *testing.T) {
 	})
 }
 
+// A backend for which the time is too short is measured all the same.
+func TestBenchOfSlowBackend(t *testing.T) {
+	t.Parallel()
+	m := &measurement{
+		backend: &backend.Backend{Locker: memory.New()}, flags: benchFlags{goroutines: 4, keys: 2}, tick: func() {},
+	}
+	results, err := m.measure(t.Context())
+	require.NoError(t, err)
+	var counts []int64
+	for _, r := range results {
+		counts = append(counts, r.Counts.TotalCount())
+	}
+	require.Equal(t, []int64{1, 4, 2}, counts)
+}
+
 // A bench that is interrupted, or whose server dies, ends at once; the former leaves no lock behind.
 func TestBenchEnds(t *testing.T) {
 	t.Parallel()
@@ -66,7 +83,7 @@ func TestBenchEnds(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: srv.Addr})
 	t.Cleanup(func() { _ = client.Close() })
 	running := func() *program {
-		p := start(t, nil, "bench", "-b", "redis://"+srv.Addr, "-d", "3s")
+		p := start(t, nil, "bench", "-b", "redis://"+srv.Addr, "-d", "6s") // its last part takes a third
 		require.Eventually(t, func() bool { return len(client.Keys(t.Context(), "locker:bench/*/shared/*").Val()) > 0 },
 			long, time.Millisecond)
 		return p
