@@ -10,7 +10,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -18,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -74,18 +74,24 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ca, cert, key := certificate(t, dir)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(free.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
 	testserver.Redis(t).Stop() // skips the test if there is none
-	out, _ := exec.CommandContext(t.Context(), "redis-server", "--port", "0", "--tls-port", port).CombinedOutput()
+	out, _ := exec.CommandContext(t.Context(), "redis-server", "--port", "0", "--tls-port", "1").CombinedOutput()
 	if !strings.Contains(string(out), "No tls-cert-file configured") {
 		t.Skipf("redis-server is built without TLS: %s", out)
 	}
-	testserver.Redis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
-	host := "127.0.0.1:" + port
+	srv := testserver.Redis(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
+	admin := redis.NewClient(&redis.Options{Addr: srv.Addr})
+	t.Cleanup(func() { _ = admin.Close() })
+	var host string
+	require.Eventually(t, func() bool { // another process may take the port first
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return false
+		}
+		host = free.Addr().String()
+		_ = free.Close()
+		return admin.ConfigSet(t.Context(), "tls-port", strconv.Itoa(free.Addr().(*net.TCPAddr).Port)).Err() == nil
+	}, long, 10*time.Millisecond)
 	for _, scheme := range []string{"rediss", "redigos"} {
 		for _, options := range []string{
 			"?ca=" + ca + "&cert=" + cert + "&key=" + key,
@@ -184,9 +190,7 @@ func TestCluster(t *testing.T) {
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	srv := testserver.Redis(t)
-	host, port, err := net.SplitHostPort(srv.Addr)
-	require.NoError(t, err)
-	sentinel := startSentinel(t, host, port)
+	sentinel := testserver.RedisSentinel(t, srv.Addr, time.Minute).Addr
 	p := start(t, nil, "run", "-b", "redis+sentinel://"+sentinel+"/m", "--key", "k", "sh", "-c", "echo started; exec sleep 1000")
 	p.prints(t, "started")
 	require.NotEmpty(t, inspect(t, redisLocker(t, srv.Addr), "k").Token)
@@ -195,28 +199,4 @@ func TestSentinel(t *testing.T) {
 
 	p = locked(t, statusUnavailable, nil, "run", "-b", "redis+sentinel://"+sentinel+"/other", "--key", "k", "true")
 	requireOneLine(t, p)
-}
-
-// startSentinel starts a sentinel for the master "m" and returns its address.
-func startSentinel(t *testing.T, host, port string) string {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := free.Addr().String()
-	_, own, err := net.SplitHostPort(addr)
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	require.NoError(t, os.WriteFile(config,
-		fmt.Appendf(nil, "port %s\nbind 127.0.0.1\nsentinel monitor m %s %s 1\n", own, host, port), 0o600))
-	server := exec.CommandContext(t.Context(), "redis-server", config, "--sentinel")
-	require.NoError(t, server.Start())
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	client := redis.NewSentinelClient(&redis.Options{Addr: addr})
-	t.Cleanup(func() { _ = client.Close() })
-	require.Eventually(t, func() bool { return client.Ping(t.Context()).Err() == nil }, long, 10*time.Millisecond)
-	return addr
 }

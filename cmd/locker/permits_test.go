@@ -37,7 +37,7 @@ func TestPermits(t *testing.T) {
 		}
 		require.Equal(t, map[string]bool{"permit 1": true, "permit 2": true}, seen)
 
-		for _, how := range [][]string{{"--skip"}, {"--wait", "200ms"}} {
+		for _, how := range [][]string{{"--skip"}, {"--wait", "2s"}} {
 			p := locked(t, statusHeld, nil, args(append(how, "echo", "ran")...)...)
 			requireOneLine(t, p)
 			require.Contains(t, p.stderr.String(), `all 2 permits of "imports" are held; `)

@@ -74,7 +74,7 @@ func TestServerFails(t *testing.T) {
 				if name == "hangs" && strings.HasPrefix(url, "postgres") {
 					t.Skip("while PostgreSQL's first process is stopped, those of its connections go on")
 				}
-				p := start(t, nil, "run", "-b", url+"?timeout=500ms", "--key", "k", "--ttl", ttl.String(), "sh", "-c", command)
+				p := start(t, nil, "run", "-b", url+"?timeout=2s", "--key", "k", "--ttl", ttl.String(), "sh", "-c", command)
 				pid, child := p.pid(t, "command"), p.pid(t, "child")
 				fail(srv)
 				failed := time.Now()
@@ -98,7 +98,7 @@ func TestStoppedCommand(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{sleeper, stubborn} {
 		srv := testserver.Redis(t)
-		p := start(t, nil, "run", "-b", "redis://"+srv.Addr, "--key", "k", "--ttl", "3s", "sh", "-c", command)
+		p := start(t, nil, "run", "-b", "redis://"+srv.Addr, "--key", "k", "--ttl", "6s", "sh", "-c", command)
 		pid, child := p.pid(t, "command"), p.pid(t, "child")
 		require.NoError(t, syscall.Kill(-pid, syscall.SIGSTOP))
 		srv.Stop()
@@ -240,7 +240,7 @@ func TestSuspendedTooLong(t *testing.T) {
 	term := newTerminal(t, srv)
 	// A shell that starts a process at the moment of Ctrl-Z may not stop: the process does, before its exec, and
 	// the shell, which has called vfork, waits for that.
-	term.types(t, `"$L" run -key k -ttl 2s -- sh -c 'trap "echo got TE""RM; exit" TERM; sleep 1000 & echo wait""ing; wait'`+"\r")
+	term.types(t, `"$L" run -key k -ttl 6s -- sh -c 'trap "echo got TE""RM; exit" TERM; sleep 1000 & echo wait""ing; wait'`+"\r")
 	term.shows(t, "waiting")
 	term.types(t, "\x1a")
 	term.shows(t, "Stopped")
