@@ -109,10 +109,13 @@ func TestKillLeaderUnderLoad(t *testing.T) {
 					continue
 				}
 				assert.EqualValues(t, 1, holders[k].Add(1), "holders at the same time")
-				if fence, err := lease.Fence(ctx); err == nil {
+				// It must be back before the lock ends, even if there is no leader meanwhile.
+				short, cancel = context.WithTimeout(ctx, 5*time.Second)
+				if fence, err := lease.Fence(short); err == nil {
 					assert.Greater(t, fence, fences[k].Load())
 					fences[k].Store(fence)
 				}
+				cancel()
 				turns.Add(1)
 				holders[k].Add(-1)
 				if lease.Unlock(ctx) != nil {
