@@ -262,7 +262,7 @@ func TestStatementTimeout(t *testing.T) {
 	s := newServer(t)
 	admin := newPool(t, s.Addr)
 	l := New(newPool(t, s.Addr, "statement_timeout", "50"))
-	acquire(t, l, "k", "t", time.Hour)
+	acquire(t, New(admin), "k", "t", time.Hour) // which may take longer than that
 	defer hold(t, admin, "k")()
 	for name, err := range changes(t, l) {
 		var refused *pgconn.PgError
