@@ -187,8 +187,8 @@ func TestContextsOfOthers(t *testing.T) {
 
 // holding is a network that holds back the next SET.
 type holding struct {
-	next    atomic.Bool
-	deliver chan struct{}
+	next          atomic.Bool
+	held, deliver chan struct{}
 }
 
 type holdingConn struct {
@@ -206,6 +206,7 @@ func (n *holding) dial(ctx context.Context, addr string, d *net.Dialer, _ *tls.C
 
 func (c *holdingConn) Write(b []byte) (int, error) {
 	if bytes.Contains(b, []byte("\r\nSET\r\n")) && c.n.next.CompareAndSwap(true, false) {
+		c.n.held <- struct{}{}
 		<-c.n.deliver
 	}
 	return c.Conn.Write(b)
@@ -216,7 +217,7 @@ func (c *holdingConn) Write(b []byte) (int, error) {
 func TestReleaseFollowsAcquire(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
-	n := &holding{deliver: make(chan struct{})}
+	n := &holding{held: make(chan struct{}), deliver: make(chan struct{})}
 	l := newLocker(t, rueidisclient.ClientOption{
 		InitAddress: []string{addr}, DialCtxFn: n.dial, AlwaysPipelining: true, PipelineMultiplex: 3,
 	})
@@ -225,7 +226,10 @@ func TestReleaseFollowsAcquire(t *testing.T) {
 		require.NoError(t, operations(l)["release"](t.Context(), "k", token))
 		n.next.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(20*time.Millisecond, cancel)
+		go func() {
+			<-n.held
+			cancel()
+		}()
 		_, err := l.Acquire(ctx, "k", token, time.Minute)
 		require.ErrorIs(t, err, context.Canceled)
 		time.AfterFunc(50*time.Millisecond, func() { n.deliver <- struct{}{} })
