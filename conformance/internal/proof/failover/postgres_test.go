@@ -33,6 +33,15 @@ func openPool(tb testing.TB, hosts string) *pgxpool.Pool {
 	return pool
 }
 
+// makeTable waits longer for a connection than the clients do.
+func makeTable(t *testing.T, addr string) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), "postgres://"+testserver.PostgresUser+"@"+addr+"/postgres?sslmode=disable")
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, postgres.EnsureSchema(t.Context(), pool))
+}
+
 // standby is how far a standby is behind when its primary is killed.
 type standby int
 
@@ -48,7 +57,7 @@ func promote(how standby, args ...string) start {
 		primary := testserver.Postgres(t, args...)
 		replication := faultproxy.New(t, primary.Addr)
 		follower := testserver.PostgresStandby(t, &testserver.Server{Addr: replication.Addr})
-		require.NoError(t, postgres.EnsureSchema(t.Context(), openPool(t, primary.Addr)))
+		makeTable(t, primary.Addr)
 		return &system{
 			open: func(tb testing.TB) locker.Locker {
 				return postgres.New(openPool(tb, primary.Addr+","+follower.Addr))
@@ -78,7 +87,7 @@ func promote(how standby, args ...string) start {
 // killPooler kills the PgBouncer through which all clients reach the server.
 func killPooler(t *testing.T) *system {
 	server := testserver.Postgres(t)
-	require.NoError(t, postgres.EnsureSchema(t.Context(), openPool(t, server.Addr)))
+	makeTable(t, server.Addr)
 	pooler := testserver.PgBouncer(t, server)
 	return &system{
 		open: func(tb testing.TB) locker.Locker {

@@ -16,7 +16,6 @@ import (
 	"github.com/golockers/locker/redisv9"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
 )
 
 var restartScenarios = []scenario{
@@ -38,7 +37,7 @@ func withData(t *testing.T) *testserver.Server {
 
 func durable(t *testing.T) *testserver.Server {
 	server := testserver.Postgres(t, "-c", "fsync=on")
-	require.NoError(t, postgres.EnsureSchema(t.Context(), openPool(t, server.Addr)))
+	makeTable(t, server.Addr)
 	return server
 }
 

@@ -69,7 +69,7 @@ var backends = map[string]backend{
 	},
 	"postgres": {ttl: redisTTL, open: openPostgres, server: func(tb testing.TB) string {
 		addr := testserver.Postgres(tb).Addr
-		pool, err := pgxpool.New(tb.Context(), postgresURL(addr))
+		pool, err := pgxpool.New(tb.Context(), "postgres://"+testserver.PostgresUser+"@"+addr+"/postgres?sslmode=disable")
 		require.NoError(tb, err)
 		defer pool.Close()
 		require.NoError(tb, postgres.EnsureSchema(tb.Context(), pool))

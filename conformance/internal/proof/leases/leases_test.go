@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/faultproxy"
 	"github.com/golockers/locker/conformance/internal/proof"
 	"github.com/golockers/locker/conformance/internal/proof/belief"
@@ -279,8 +280,12 @@ func (r *run) finish() {
 func (r *run) isClean() {
 	r.t.Helper()
 	b := backends[r.task.Backend]
-	l, err := b.open(r.addr)
-	require.NoError(r.t, err)
+	var l locker.Locker
+	require.Eventually(r.t, func() (ok bool) { // some connect at once, which takes long on a busy machine
+		var err error
+		l, err = b.open(r.addr)
+		return err == nil
+	}, patience, 20*time.Millisecond)
 	require.EventuallyWithT(r.t, func(t *assert.CollectT) {
 		isClean(t, l)
 		if b.left != nil {

@@ -28,7 +28,10 @@ func postgresPool(tb testing.TB, addr string) *pgxpool.Pool {
 func postgresServer(tb testing.TB) string {
 	tb.Helper()
 	addr := testserver.Postgres(tb).Addr
-	require.NoError(tb, postgres.EnsureSchema(tb.Context(), postgresPool(tb, addr)))
+	pool, err := pgxpool.New(tb.Context(), "postgres://"+testserver.PostgresUser+"@"+addr+"/postgres?sslmode=disable")
+	require.NoError(tb, err)
+	defer pool.Close()
+	require.NoError(tb, postgres.EnsureSchema(tb.Context(), pool))
 	return addr
 }
 

@@ -106,10 +106,21 @@ func openPostgres(tb testing.TB, addr string, opts []postgres.Option) locker.Loc
 	tb.Cleanup(pool.Close)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := errors.Join(postgres.EnsureSchema(ctx, pool), postgres.EnsureWindowSchema(ctx, pool)); err != nil {
+	if err := makeTables(ctx, config.Copy()); err != nil {
 		tb.Fatal(err)
 	}
 	return postgres.New(pool, opts...)
+}
+
+// makeTables has a pool of its own, which waits longer for a connection than others.
+func makeTables(ctx context.Context, config *pgxpool.Config) error {
+	config.ConnConfig.ConnectTimeout = patience
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return errors.Join(postgres.EnsureSchema(ctx, pool), postgres.EnsureWindowSchema(ctx, pool))
 }
 
 // Etcd opens a Locker of etcd's client.

@@ -15,13 +15,14 @@ import (
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func config(l locker.Locker) Config {
-	return Config{Lockers: []locker.Locker{l, l}, Workers: 4, Keys: []string{"a", "b"}, TTL: time.Second,
+	return Config{Lockers: []locker.Locker{l, l}, Workers: 4, Keys: []string{"a", "b"}, TTL: time.Minute,
 		Hold: 2 * time.Millisecond, Wait: time.Second, Fence: true}
 }
 
 func TestLoad(t *testing.T) {
 	l := Start(config(memory.New()))
-	time.Sleep(200 * time.Millisecond)
+	defer l.stop()
+	require.Eventually(t, func() bool { return l.Leases() > 100 && l.fenced.Load() > 0 }, time.Minute, 10*time.Millisecond)
 	r := l.Stop(t)
 	assert.Positive(t, r.Leases)
 	assert.Empty(t, r.Overlaps)
