@@ -93,30 +93,32 @@ func startPostgres(ctx context.Context) (*process, string, error) {
 		os.RemoveAll(dir)
 		return nil, "", fmt.Errorf("initdb: %w: %s", err, output)
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, "", err
-	}
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories=", "-c", "max_connections=400")
-	cmd.Dir, cmd.SysProcAttr = dir, attributes
-	if err := cmd.Start(); err != nil {
-		return nil, "", err
-	}
-	p := &process{cmd, dir}
-	url := "postgres://postgres@127.0.0.1:" + port + "/postgres?sslmode=disable&pool_max_conns=" + strconv.Itoa(connections)
-	for range 200 {
-		var pool *pgxpool.Pool
-		if pool, err = pgxPool(url); err == nil {
-			err = pool.Ping(ctx)
-			pool.Close()
+	for range 5 { // the port may be taken between the look and the use
+		var port string
+		if port, err = freePort(); err != nil {
+			break
 		}
+		cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+			"-c", "unix_socket_directories=", "-c", "max_connections=400")
+		cmd.Dir, cmd.SysProcAttr = dir, attributes
+		url := "postgres://postgres@127.0.0.1:" + port + "/postgres?sslmode=disable&pool_max_conns=" + strconv.Itoa(connections)
+		var p *process
+		p, err = launch(ctx, cmd, dir, func() error {
+			pool, err := pgxPool(url)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			return pool.Ping(ctx)
+		})
 		if err == nil {
 			return p, url, nil
 		}
-		time.Sleep(50 * time.Millisecond)
+		if !errors.Is(err, errEnded) {
+			break
+		}
 	}
-	p.close()
+	os.RemoveAll(dir)
 	return nil, "", fmt.Errorf("postgres does not start: %w", err)
 }
 

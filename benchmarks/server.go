@@ -18,8 +18,45 @@ import (
 
 // process is a server that we started; nil is one that was there.
 type process struct {
-	cmd *exec.Cmd
-	dir string
+	cmd   *exec.Cmd
+	dir   string
+	ended chan struct{} // closed when the process has ended
+}
+
+// startPatience is how long a server may take to start on a busy machine.
+const startPatience = time.Minute
+
+var errEnded = errors.New("it has ended")
+
+// launch starts a server. ask returns an error until the server answers. If it ends before, most
+// likely because its port was taken, the error is errEnded. After an error nothing is left running.
+func launch(ctx context.Context, cmd *exec.Cmd, dir string, ask func() error) (*process, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd, dir, make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.ended)
+	}()
+	for end := time.Now().Add(startPatience); ; {
+		err := ask()
+		if err == nil {
+			return p, nil
+		}
+		select {
+		case <-p.ended:
+			return nil, errEnded
+		case <-ctx.Done():
+			p.kill()
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			p.kill()
+			return nil, err
+		}
+	}
 }
 
 // startServer runs a program until close, and returns the address that it listens on.
@@ -34,32 +71,30 @@ func startServer(ctx context.Context, program string, args func(port string) []s
 		return nil, "", err
 	}
 	for range 5 { // the port may be taken between the look and the use
-		port, err := freePort()
-		if err != nil {
-			return nil, "", err
+		var port string
+		if port, err = freePort(); err != nil {
+			break
 		}
 		addr := net.JoinHostPort("127.0.0.1", port)
 		cmd := exec.Command(path, args(port)...)
 		cmd.Dir = dir
-		if err := cmd.Start(); err != nil {
-			return nil, "", err
-		}
-		p := &process{cmd, dir}
-		for range 200 {
-			if conn, err := net.Dial("tcp", addr); err == nil {
+		var p *process
+		p, err = launch(ctx, cmd, dir, func() error {
+			conn, err := net.Dial("tcp", addr)
+			if err == nil {
 				conn.Close()
-				return p, addr, nil
 			}
-			if ctx.Err() != nil {
-				p.close()
-				return nil, "", ctx.Err()
-			}
-			time.Sleep(20 * time.Millisecond)
+			return err
+		})
+		if err == nil {
+			return p, addr, nil
 		}
-		p.kill()
+		if !errors.Is(err, errEnded) {
+			break
+		}
 	}
 	os.RemoveAll(dir)
-	return nil, "", fmt.Errorf("%s does not start", program)
+	return nil, "", fmt.Errorf("%s does not start: %w", program, err)
 }
 
 // freePort returns a port on which no process listens at the moment.
@@ -75,7 +110,7 @@ func freePort() (string, error) {
 
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	<-p.ended
 }
 
 func (p *process) close() {
