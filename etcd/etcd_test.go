@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -361,7 +364,9 @@ func TestIdle(t *testing.T) {
 		_, err := l.Wait(watching, "k", "waiter", time.Minute)
 		waited <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	// The client keeps the stream of a watch that is canceled before the cluster has answered it.
+	require.Eventually(t, func() bool { return watches(t, srv.Addr) == 2 }, patience, 10*time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // the answer has arrived, most likely
 	cancel()
 	require.ErrorIs(t, <-waited, context.Canceled)
 	isOK(t)(l.Release(ctx, "other", "t"))
@@ -372,6 +377,22 @@ func TestIdle(t *testing.T) {
 			t.Fatalf("a Locker that is not in use has goroutines:\n%s", stacks[:runtime.Stack(stacks, true)])
 		}
 	}
+}
+
+// watches returns how many watches a member serves.
+func watches(t *testing.T, addr string) (n int) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + addr + "/metrics")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(text), "\netcd_debugging_mvcc_watcher_total ")
+	require.True(t, found)
+	_, err = fmt.Sscan(after, &n)
+	require.NoError(t, err)
+	return n
 }
 
 func TestNilClient(t *testing.T) {
