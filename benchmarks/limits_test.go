@@ -108,7 +108,7 @@ func eternalKeys(t *testing.T, addr string) (n int) {
 // and in the end calls are allowed again. What peers do is logged.
 func TestLimitersPaused(t *testing.T) {
 	t.Parallel()
-	const per = 400 * time.Millisecond
+	const per = 200 * time.Millisecond // twice that must be well within the second that a call may take
 	for _, l := range limitings {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
