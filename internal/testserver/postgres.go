@@ -72,6 +72,29 @@ func PostgresStandby(tb testing.TB, primary *Server, args ...string) *Server {
 	return start(tb, standby, args)
 }
 
+// sharedMemory returns the id of the System V segment of the PostgreSQL in a directory, which it needs
+// to notice another one there, or "".
+func sharedMemory(dir string) string {
+	file, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
+	lines := strings.Split(string(file), "\n")
+	if err != nil || len(lines) < 7 {
+		return ""
+	}
+	fields := strings.Fields(lines[6]) // the key and the id
+	if len(fields) != 2 {
+		return ""
+	}
+	return fields[1]
+}
+
+// removeSharedMemory removes what a killed PostgreSQL leaves behind: the kernel keeps it, and after some
+// thousand of them it has no more.
+func removeSharedMemory(dir string) {
+	if id := sharedMemory(dir); id != "" {
+		_ = exec.Command("ipcrm", "-m", id).Run()
+	}
+}
+
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
 // run runs a program that is installed beside the server, as the server's user.

@@ -1,6 +1,9 @@
 package testserver
 
 import (
+	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,11 +30,12 @@ func TestPostgres(t *testing.T) {
 
 // A process that outlives the first one for a moment does not keep the directory from being removed.
 func TestPostgresIsRemoved(t *testing.T) {
-	var dir string
+	var dir, segment string
 	var writes sync.WaitGroup
 	t.Run("busy", func(t *testing.T) {
 		s := Postgres(t)
-		dir = s.dir
+		dir, segment = s.dir, sharedMemory(s.dir)
+		require.NotEmpty(t, segment)
 		writes.Go(func() {
 			_, _ = postgresQuery(s.Addr, "postgres", "DO 'BEGIN FOR i IN 1..5000 LOOP EXECUTE ''CREATE TABLE t'' || i || ''()''; END LOOP; END'")
 		})
@@ -42,6 +46,10 @@ func TestPostgresIsRemoved(t *testing.T) {
 	})
 	writes.Wait()
 	require.NoDirExists(t, dir)
+	require.Eventually(t, func() bool { // when the last process has ended
+		segments, err := os.ReadFile("/proc/sysvipc/shm")
+		return err != nil || !slices.Contains(strings.Fields(string(segments)), segment)
+	}, patience, 10*time.Millisecond)
 }
 
 func TestPostgresStandby(t *testing.T) {

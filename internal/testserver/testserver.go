@@ -142,6 +142,7 @@ func (k kind) directory(tb testing.TB) (string, error) {
 		return "", err
 	}
 	tb.Cleanup(func() {
+		removeSharedMemory(dir)
 		if err := removeAll(dir); err != nil {
 			tb.Errorf("testserver: %v", err)
 		}
