@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,11 +32,25 @@ func notServed(tb testing.TB, done <-chan redistest.Turn, why string) {
 	}
 }
 
-// hears waits until so many of a server's connections have subscribed.
+// hears waits until so many of a server's connections have subscribed, and their waiters have told
+// the server so: they no longer claim.
 func hears(tb testing.TB, admin *redis.Client, connections int) {
 	tb.Helper()
 	eventually(tb, "the waiters are subscribed", func() bool { return subscribers(tb, admin) >= connections })
-	time.Sleep(50 * time.Millisecond) // and have told the server so
+	ctx := tb.Context()
+	claims := func(entry string) bool {
+		fields := strings.Fields(entry)
+		return fields[2] != "0" && admin.PubSubNumSub(ctx, fields[0]).Val()[fields[0]] > 0
+	}
+	eventually(tb, "the server knows", func() bool {
+		for _, queue := range admin.Keys(ctx, "!queue:*").Val() {
+			entries := admin.ZRangeByScore(ctx, queue, &redis.ZRangeBy{Min: "1", Max: "+inf"}).Val()
+			if slices.ContainsFunc(entries, claims) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // After a failover behind a proxy a process may still be subscribed to the old master, which passes
