@@ -82,18 +82,21 @@ func TestLineIsNotPassed(t *testing.T) {
 	admin := newClient(t, &redis.Options{Addr: addr})
 	l := newLocker(t, &redis.Options{Addr: addr})
 	for i := range 5 {
-		key := fmt.Sprint("k", i)
-		acquires(t, l, key, "vanishes", 300*time.Millisecond)
-		first := joins(t, admin, l, t.Context(), key, "first", time.Minute)
-		second := joins(t, admin, l, t.Context(), key, "second", time.Minute)
-		for admin.Get(t.Context(), "locker:"+key).Val() != "first" {
-			ok, err := l.Acquire(t.Context(), key, "pusher", time.Minute)
-			require.NoError(t, err)
-			require.False(t, ok)
-		}
-		isServed(t, first, "the holder's ttl has passed")
-		releases(t, l, key, "first")
-		isServed(t, second, "the first has released")
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			key := fmt.Sprint("k", i)
+			acquires(t, l, key, "vanishes", 3*time.Second) // not before both have joined
+			first := joins(t, admin, l, t.Context(), key, "first", time.Minute)
+			second := joins(t, admin, l, t.Context(), key, "second", time.Minute)
+			for admin.Get(t.Context(), "locker:"+key).Val() != "first" {
+				ok, err := l.Acquire(t.Context(), key, "pusher", time.Minute)
+				require.NoError(t, err)
+				require.False(t, ok)
+			}
+			isServed(t, first, "the holder's ttl has passed")
+			releases(t, l, key, "first")
+			isServed(t, second, "the first has released")
+		})
 	}
 }
 
@@ -388,17 +391,15 @@ func TestDeadlineCountsFromTheRequest(t *testing.T) {
 				joins(t, admin, l, ctx, "other", "waiter", time.Minute)
 			}
 			const ttl = 500 * time.Millisecond
-			freed := make(chan time.Time, 1)
-			go func() {
-				client.BLPop(ctx, time.Second, "no such list")
-				freed <- time.Now()
-			}()
+			const inUse = time.Second
+			begin := time.Now()
+			go client.BLPop(ctx, inUse, "no such list")
 			eventually(t, "the connection is in use", func() bool {
 				return strings.Contains(admin.ClientList(ctx).Val(), "cmd=blpop")
 			})
 			deadline, err := l.Wait(ctx, "k", "t", ttl)
 			require.NoError(t, err)
-			assert.WithinRange(t, deadline, (<-freed).Add(ttl/2), time.Now().Add(ttl))
+			assert.WithinRange(t, deadline, begin.Add(inUse+ttl/2), time.Now().Add(ttl))
 		})
 	}
 }
