@@ -191,10 +191,18 @@ func TestLingerWithoutChannels(t *testing.T) {
 	deaf := redisv9.New(client)
 	l := cohort.New(deaf, cohort.WithLinger(time.Minute))
 	use(t, l, time.Minute)
-	time.Sleep(100 * time.Millisecond)
-	for range 10 {
-		assert.EqualValues(t, 2, sent.during(func() { use(t, l, time.Minute) }))
-	}
+	require.Eventually(t, func() bool {
+		denied, err := admin.ACLLog(t.Context(), 1).Result()
+		return err == nil && len(denied) == 1
+	}, 30*time.Second, time.Millisecond, "it does not subscribe, in the background")
+	time.Sleep(100 * time.Millisecond)  // if it took that for success, locks would linger now
+	require.Eventually(t, func() bool { // it may be a while until its connection is at rest
+		return sent.during(func() {
+			for range 10 {
+				use(t, l, time.Minute)
+			}
+		}) == 2*10
+	}, 30*time.Second, 100*time.Millisecond, "locks linger")
 
 	inner, _ := redisProcess(t, srv.Addr)
 	lingering := cohort.New(inner, cohort.WithLinger(300*time.Millisecond))
