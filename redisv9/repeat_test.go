@@ -76,7 +76,7 @@ func TestAcquireAgainBesideAQueue(t *testing.T) {
 // lock's expiry, on any kind of client and with any setting of MaxRetries that sends it again.
 func TestCopyOfExtendArrivesLate(t *testing.T) {
 	t.Parallel()
-	const timeout = 300 * time.Millisecond
+	const timeout = time.Second // a server that is up answers sooner
 	for name, newClient := range map[string]func(n *late) redis.UniversalClient{
 		"Client": func(n *late) redis.UniversalClient {
 			return redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr, Dialer: n.dial, ReadTimeout: timeout})
@@ -137,7 +137,7 @@ func TestCopyOfAcquireArrivesLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newLate()
 			client := newClient(t, &redis.Options{
-				Addr: testserver.Redis(t).Addr, Dialer: n.dial, MaxRetries: 3, ReadTimeout: 300 * time.Millisecond,
+				Addr: testserver.Redis(t).Addr, Dialer: n.dial, MaxRetries: 3, ReadTimeout: time.Second,
 			})
 			l := redisv9.New(client)
 			prepare(l, client)

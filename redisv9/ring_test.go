@@ -106,7 +106,7 @@ func TestRingShardHangs(t *testing.T) {
 			newRing := func() *redis.Ring {
 				ring := redis.NewRing(&redis.RingOptions{
 					Addrs: map[string]string{"a": hung.Addr, "b": up.Addr}, HeartbeatFrequency: heartbeat,
-					ContextTimeoutEnabled: true, MaxRetries: -1, ReadTimeout: 200 * time.Millisecond,
+					ContextTimeoutEnabled: true, MaxRetries: -1, ReadTimeout: time.Second,
 				})
 				t.Cleanup(func() { _ = ring.Close() })
 				return ring
