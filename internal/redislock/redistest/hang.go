@@ -25,16 +25,17 @@ func HangingServer(t *testing.T, newLocker func(addr string) (l Locker, givingUp
 		Acquires(t, l, "warm", "t", time.Hour) // it has a connection
 		return l
 	}
-	const ttl = 2 * time.Second
-	// A waiter looks at the lock when the holder's time ends.
+	const ttl = 3 * time.Second
 	leaving, leave := context.WithCancel(ctx)
 	defer leave()
-	Acquires(t, other, "queued", "holder", ttl)
-	queued := Joins(t, admin, waiter(), leaving, "queued", "t", time.Hour)
-	// Another begins to wait, on a Locker that has waiters and on one that has none.
+	// One begins to wait, on a Locker that has waiters and on one that has none.
 	idle, busy := waiter(), waiter()
 	Acquires(t, other, "busy", "holder", time.Hour)
 	stays := Joins(t, admin, busy, leaving, "busy", "t", time.Hour)
+	// Another looks at the lock when the holder's time ends, which the server must not see.
+	early := waiter()
+	Acquires(t, other, "queued", "holder", ttl)
+	queued := Joins(t, admin, early, leaving, "queued", "t", time.Hour)
 
 	server.Pause()
 	defer server.Continue()
