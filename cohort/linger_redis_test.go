@@ -205,7 +205,7 @@ func TestLingerWithoutChannels(t *testing.T) {
 	}, 30*time.Second, 100*time.Millisecond, "locks linger")
 
 	inner, _ := redisProcess(t, srv.Addr)
-	lingering := cohort.New(inner, cohort.WithLinger(300*time.Millisecond))
+	lingering := cohort.New(inner, cohort.WithLinger(2*time.Second)) // until another has asked for it
 	t.Cleanup(func() { _ = lingering.Close() })
 	listens(t, lingering)
 	_, err := locker.TryLock(t.Context(), deaf, "k", time.Minute)
