@@ -270,10 +270,10 @@ func (c *holdingConn) Close() error {
 // teachLook makes the server know the script of a look. The lock of key is held.
 func teachLook(tb testing.TB, admin redis.UniversalClient, l *redisv9.Locker, key string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err := l.Wait(ctx, key, "teacher", time.Minute)
-	require.ErrorIs(tb, err, locker.ErrHeld)
+	ctx, cancel := context.WithCancel(tb.Context())
+	done := joins(tb, admin, l, ctx, key, "teacher", time.Minute)
+	cancel()
+	require.ErrorIs(tb, (<-done).Err, locker.ErrHeld)
 	eventually(tb, "it has left", func() bool { return queueLength(admin, key) == 0 })
 }
 
