@@ -100,7 +100,7 @@ func TestLimitsLeaveNothing(t *testing.T) {
 	for range 100 {
 		limitsOfUnknown()
 	}
-	assert.Eventually(t, func() bool { return runtime.NumGoroutine() < before+50 }, 10*time.Second, 10*time.Millisecond)
+	assert.Eventually(t, func() bool { return runtime.NumGoroutine() < before+50 }, 30*time.Second, 10*time.Millisecond)
 }
 
 // pipeliner has the methods by which an AutoPipeliner is recognized.
