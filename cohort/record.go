@@ -150,8 +150,8 @@ func (r *record) busy() bool {
 	return r.first != nil || r.tenure != nil || r.driving && !r.abandoned
 }
 
-// onlyGivesUp reports whether nothing but Releases of tenures is under way. Their watchers may have been woken
-// already: an attempt that is refused now would miss that wake-up.
+// onlyGivesUp reports whether nothing but Releases of tenures is under way. Their watchers may have
+// been woken already: an attempt that is refused now would miss that wake-up.
 func (r *record) onlyGivesUp() bool {
 	return r.givingUp > 0 && !r.busy()
 }

@@ -41,9 +41,9 @@ type merging struct {
 // the locks are in different slots.
 const mergingPause = 10 * time.Second
 
-// failedAlone ends the pause if err shows that a release by a command of its own was not permitted: the
-// script then failed because of this lock, and will not fail without it. Otherwise one such lock, in
-// ten seconds, would keep all the others from being merged.
+// failedAlone ends the pause if err shows that a release by a command of its own was not permitted:
+// the script then failed because of this lock, and will not fail without it. Otherwise one such lock,
+// in ten seconds, would keep all the others from being merged.
 func (g *merging) failedAlone(err error) {
 	if err != nil && redis.HasErrorPrefix(err, "NOPERM") {
 		g.failedAt.Store(nil)

@@ -87,8 +87,8 @@ func sharedMemory(dir string) string {
 	return fields[1]
 }
 
-// removeSharedMemory removes what a killed PostgreSQL leaves behind: the kernel keeps it, and after some
-// thousand of them it has no more.
+// removeSharedMemory removes what a killed PostgreSQL leaves behind: the kernel keeps it, and after
+// some thousand of them it has no more.
 func removeSharedMemory(dir string) {
 	if id := sharedMemory(dir); id != "" {
 		_ = exec.Command("ipcrm", "-m", id).Run()
