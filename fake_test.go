@@ -149,7 +149,7 @@ func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f(t)
-			time.Sleep(10 * time.Second)
+			time.Sleep(2 * time.Minute)
 		})
 	})
 }

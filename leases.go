@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/undo"
 )
 
 // Leases are the leases of several locks, sorted by key. See [LockAll].
@@ -152,6 +152,8 @@ func (ls Leases) unlock(ctx context.Context, unlock func(*Lease, context.Context
 // abandonTimeout is how long a failed LockAll waits for the locks to be free.
 const abandonTimeout = 500 * time.Millisecond
 
+var errUnreleased = errors.New("some of the locks could not be released")
+
 // abandon releases locks under which nothing has been done, in the background if that takes long.
 func (ls Leases) abandon(ctx context.Context, ttl time.Duration) {
 	if len(ls) == 0 {
@@ -164,11 +166,13 @@ func (ls Leases) abandon(ctx context.Context, ttl time.Duration) {
 	tried := make(chan struct{})
 	once := sync.OnceFunc(func() { close(tried) })
 	rest := slices.Clone(ls)
-	if !cleanup.Start(ctx, ls[0].locker, ttl, func(ctx context.Context) (done bool) {
+	if !undo.Start(ctx, undo.Work{Owner: ls[0].locker, Window: ttl, Attempt: func(ctx context.Context) (bool, error) {
 		defer once()
-		rest = rest.release(ctx)
-		return len(rest) == 0
-	}) {
+		if rest = rest.release(ctx); len(rest) > 0 {
+			return false, errUnreleased
+		}
+		return true, nil
+	}}) {
 		return // too many: these end with their ttl
 	}
 	timer := time.NewTimer(abandonTimeout)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -203,7 +203,7 @@ func TestCleanUp(t *testing.T) {
 
 	bubble(t, "so is a request that certainly did nothing", func(t *testing.T) {
 		l := &fake{onAcquire: func(context.Context, string, time.Duration) (bool, error) {
-			return false, fmt.Errorf("wrapped: %w", cleanup.Needless(errBackend))
+			return false, fmt.Errorf("wrapped: %w", undo.Needless(errBackend))
 		}}
 		_, err := locker.TryLock(t.Context(), l, "k", time.Minute)
 		require.ErrorIs(t, err, errBackend)
@@ -230,12 +230,12 @@ func TestCleanUp(t *testing.T) {
 		assert.Equal(t, n, later, "it goes on after a success")
 	})
 
-	bubble(t, "ends with the ttl or after five seconds", func(t *testing.T) {
+	bubble(t, "ends with the ttl, or five seconds after the backend answers", func(t *testing.T) {
 		l := &fake{onAcquire: func(context.Context, string, time.Duration) (bool, error) { return false, errBackend }}
 		for _, ttl := range []time.Duration{time.Second, time.Minute} {
 			_, err := locker.TryLock(t.Context(), l, "k", ttl)
 			require.ErrorIs(t, err, errBackend)
-			time.Sleep(min(ttl, 5*time.Second))
+			time.Sleep(min(ttl, 7*time.Second))
 			synctest.Wait()
 			_, _, n := l.counts()
 			assert.Less(t, n, 40, "not growing rests")
@@ -261,7 +261,7 @@ func TestCleanUp(t *testing.T) {
 		synctest.Wait()
 		assert.LessOrEqual(t, running.Load(), int64(256))
 		assert.Positive(t, running.Load())
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
 		assert.Zero(t, running.Load())
 	})
 }

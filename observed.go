@@ -74,9 +74,9 @@ func (o *observed) Around(l Locker) Locker { return Observed(l, o.observer) }
 // Behind returns the Locker that is observed.
 func (o *observed) Behind() Locker { return o.Locker }
 
-// CleanupOwner implements [cleanup.Part]: the functions of this package clean up on the Locker
+// UndoOwner implements [undo.Part]: the functions of this package clean up on the Locker
 // behind.
-func (o *observed) CleanupOwner() any { return o.Locker }
+func (o *observed) UndoOwner() any { return o.Locker }
 
 type both [2]Observer
 

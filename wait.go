@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/golockers/locker/internal/cleanup"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/internal/waithook"
 )
 
@@ -220,7 +220,7 @@ func (a *acquisition) giveUp(ctx context.Context, err error) error {
 
 // cleanUpAfter is cleanUp, unless err means that the request was impossible or did nothing.
 func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
-	if !isInvalid(err) && !cleanup.IsNeedless(err) {
+	if !isInvalid(err) && !undo.IsNeedless(err) {
 		a.cleanUp(ctx)
 	}
 }
@@ -236,14 +236,13 @@ func isInvalid(err error) bool {
 // way when the first Release arrives, so only one that reports true ends it.
 func (a *acquisition) cleanUp(ctx context.Context) {
 	l, key, token, obs := a.locker, a.key, a.token, a.obs
-	cleanup.Start(ctx, l, a.ttl, func(ctx context.Context) bool {
+	undo.Start(ctx, undo.Work{Owner: l, Window: a.ttl, Attempt: func(ctx context.Context) (bool, error) {
 		released, err := l.Release(ctx, key, token)
-		if err != nil || !released {
-			return false
+		if released {
+			obs.cleanedUp()
 		}
-		obs.cleanedUp()
-		return true
-	})
+		return released, err
+	}})
 }
 
 // push is a watch that is being set up while its waiter polls. The zero push is none.

@@ -223,8 +223,8 @@ func (d *driver) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 	return woken, err
 }
 
-// CleanupOwner makes the cleanups of all keys count as the Locker's: see package cleanup.
-func (d *driver) CleanupOwner() any { return d.locker }
+// UndoOwner makes the cleanups of all keys count as the Locker's: see package undo.
+func (d *driver) UndoOwner() any { return d.locker }
 
 func (d *driver) note(what *bool) {
 	d.shard.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/undo"
 )
 
 // tenure is the backend's lock under one private token. It begins as a claim, while it is not
@@ -342,13 +342,13 @@ const releaseTimeout = 5 * time.Second
 
 // cleanUp repeats, in the background, a Release that had no answer and that no caller repeats.
 func (l *Locker) cleanUp(t *tenure) {
-	cleanup.Start(t.values, l, t.longest, func(ctx context.Context) bool {
+	undo.Start(t.values, undo.Work{Owner: l, Window: t.longest, Attempt: func(ctx context.Context) (bool, error) {
 		_, err := l.inner.Release(ctx, t.record.key, t.token)
 		if err == nil {
 			l.unreleased.remove(t)
 		}
-		return err == nil
-	})
+		return err == nil, err
+	}})
 }
 
 // watch makes sure that a holder that vanishes is passed over when its ttl ends. Since holders

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/cleanup"
 	"github.com/golockers/locker/internal/redislock/redistest"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/semaphore"
 	"github.com/redis/go-redis/v9"
@@ -112,7 +112,7 @@ func TestNoCleanup(t *testing.T) {
 				t.Helper()
 				err := attempt(l)
 				require.Error(t, err, why)
-				assert.Equal(t, isNeedless, cleanup.IsNeedless(err), "%s: %v", why, err)
+				assert.Equal(t, isNeedless, undo.IsNeedless(err), "%s: %v", why, err)
 			}
 			require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 			attempted(true, "no memory")

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/internal/waithook"
 )
 
@@ -95,8 +95,8 @@ func (q *queue) Wait(ctx context.Context, key, token string, ttl time.Duration) 
 	return deadline, err
 }
 
-// CleanupOwner implements [cleanup.Part].
-func (q *queue) CleanupOwner() any { return q.Waiter }
+// UndoOwner implements [undo.Part].
+func (q *queue) UndoOwner() any { return q.Waiter }
 
 // bare returns the cause of an error of package locker, which adds the operation and the key again.
 func bare(err error) error {
@@ -118,10 +118,10 @@ func (l *Locker) passTurn(ctx context.Context, turn *locker.Lease, patience time
 		if err == nil || errors.Is(err, locker.ErrNotHeld) {
 			return
 		}
-		cleanup.Start(ctx, l.inner, headTTL, func(ctx context.Context) bool {
+		undo.Start(ctx, undo.Work{Owner: l.inner, Window: headTTL, Attempt: func(ctx context.Context) (bool, error) {
 			_, err := l.inner.Release(ctx, turn.Key(), turn.Token())
-			return err == nil
-		})
+			return err == nil, err
+		}})
 	}()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -219,12 +219,12 @@ func (h *head) Release(ctx context.Context, key, token string) (bool, error) {
 	return h.room.locker.Release(ctx, key, token)
 }
 
-// CleanupOwner implements [cleanup.Part]. The inner Locker makes the requests.
-func (h *head) CleanupOwner() any { return h.room.locker.inner }
+// UndoOwner implements [undo.Part]. The inner Locker makes the requests.
+func (h *head) UndoOwner() any { return h.room.locker.inner }
 
-// CleanupOwner is for package locker, not for applications. Cleanups that follow acquisitions of
+// UndoOwner is for package locker, not for applications. Cleanups that follow acquisitions of
 // unknown outcome count as cleanups of the wrapped Locker.
-func (l *Locker) CleanupOwner() any { return l.inner }
+func (l *Locker) UndoOwner() any { return l.inner }
 
 // Watch implements [locker.Watcher]. The subscriptions go on when ctx ends, for the next head,
 // until the last waiter of this process has left.

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/undo"
 )
 
 // Close shuts the Loader down. Call it before the process ends, and before the clients of the
@@ -59,12 +59,12 @@ func (l *Loader[V]) Close(ctx context.Context) error {
 func (l *Loader[V]) settle(ctx context.Context, idle <-chan struct{}) error {
 	select {
 	case <-idle:
-		return cleanup.Wait(ctx, l.locker)
+		return undo.Wait(ctx, l.locker)
 	case <-ctx.Done():
 	}
 	select {
 	case <-idle:
-		return cleanup.Wait(ctx, l.locker)
+		return undo.Wait(ctx, l.locker)
 	default:
 		return ctx.Err()
 	}

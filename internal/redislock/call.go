@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/cleanup"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/undo"
 )
 
 // Sending is an encoded token on its way to the server, perhaps more than once: a client may
@@ -163,7 +163,7 @@ func (s *Sending) isForeign(err error) bool {
 // package locker does not clean up if the attempt certainly did nothing.
 func (s *Sending) noCleanup(err error) error {
 	if err != nil && s.isUnsent() {
-		return cleanup.Needless(err)
+		return undo.Needless(err)
 	}
 	return err
 }

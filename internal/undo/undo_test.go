@@ -1,17 +1,30 @@
-package cleanup_test
+package undo_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/golockers/locker/internal/cleanup"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+var errDown = errors.New("the backend is down")
+
+// begin starts a work whose attempts are done or have no answer.
+func begin(ctx context.Context, owner any, window time.Duration, attempt func(context.Context) bool) bool {
+	return undo.Start(ctx, undo.Work{Owner: owner, Window: window, Attempt: func(ctx context.Context) (bool, error) {
+		if attempt(ctx) {
+			return true, nil
+		}
+		return false, errDown
+	}})
+}
 
 // hang is an attempt on a backend that is down.
 func hang(ctx context.Context) bool {
@@ -23,8 +36,8 @@ func hang(ctx context.Context) bool {
 func fill(t *testing.T, owner any) int {
 	t.Helper()
 	for n := 0; ; n++ {
-		require.LessOrEqual(t, n, cleanup.MaxTotal, "without a bound")
-		if !cleanup.Start(t.Context(), owner, time.Minute, hang) {
+		require.LessOrEqual(t, n, undo.MaxTotal, "without a bound")
+		if !begin(t.Context(), owner, time.Minute, hang) {
 			return n
 		}
 	}
@@ -32,7 +45,7 @@ func fill(t *testing.T, owner any) int {
 
 func requireEmpty(t *testing.T) {
 	t.Helper()
-	total, owners := cleanup.Running()
+	total, owners := undo.Running()
 	require.Zero(t, total)
 	require.Zero(t, owners, "an owner is kept")
 }
@@ -44,7 +57,7 @@ func TestUntilDone(t *testing.T) {
 		cancel()
 		var at []time.Duration
 		start := time.Now()
-		require.True(t, cleanup.Start(caller, "owner", time.Minute, func(ctx context.Context) bool {
+		require.True(t, begin(caller, "owner", time.Minute, func(ctx context.Context) bool {
 			assert.NoError(t, ctx.Err())
 			assert.Equal(t, "v", ctx.Value(key{}))
 			at = append(at, time.Since(start))
@@ -61,12 +74,12 @@ func TestUntilDone(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	for window, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Minute: 5 * time.Second} {
+	for window, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			var last time.Duration
 			n := 0
 			start := time.Now()
-			require.True(t, cleanup.Start(t.Context(), "owner", window, func(context.Context) bool {
+			require.True(t, begin(t.Context(), "owner", window, func(context.Context) bool {
 				n++
 				last = time.Since(start)
 				return false
@@ -74,8 +87,48 @@ func TestWindow(t *testing.T) {
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			assert.Less(t, last, want)
-			assert.Less(t, n, 15, "the delays do not grow")
+			assert.Less(t, n, 70, "the delays do not grow")
 			requireEmpty(t)
+		})
+	}
+}
+
+// A work whose backend answers ends when no late request can come any more, counted from the first
+// answer, and one whose backend does not says so.
+func TestUntilCertain(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		down, window time.Duration
+		from, to     time.Duration
+		want         error
+	}{
+		{"answers", 0, time.Hour, undo.Late, undo.Late + time.Second, nil},
+		{"answers later", 20 * time.Second, time.Hour, 20*time.Second + undo.Late, 22*time.Second + undo.Late, nil},
+		{"answers until it is of no use", 0, time.Second, time.Second, time.Second, nil},
+		{"answers too late to be certain", 58 * time.Second, time.Hour, undo.Longest, undo.Longest, nil},
+		{"does not answer", time.Hour, 10 * time.Second, 10 * time.Second, 10 * time.Second, errDown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				var gaveUp error
+				require.True(t, undo.Start(t.Context(), undo.Work{
+					Owner:  "owner",
+					Window: c.window,
+					Attempt: func(context.Context) (bool, error) {
+						if time.Since(began) < c.down {
+							return false, errDown
+						}
+						return false, nil
+					},
+					GaveUp: func(err error) { gaveUp = err },
+				}))
+				require.NoError(t, undo.Wait(t.Context(), "owner"))
+				assert.GreaterOrEqual(t, time.Since(began), c.from)
+				assert.LessOrEqual(t, time.Since(began), c.to)
+				assert.Equal(t, c.want, gaveUp)
+				requireEmpty(t)
+			})
 		})
 	}
 }
@@ -97,15 +150,15 @@ func TestBoundIsPerOwner(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				assert.Equal(t, cleanup.MaxPerOwner, fill(t, c.dead))
+				assert.Equal(t, undo.MaxPerOwner, fill(t, c.dead))
 				done := false
-				assert.True(t, cleanup.Start(t.Context(), c.healthy, time.Second, func(context.Context) bool {
+				assert.True(t, begin(t.Context(), c.healthy, time.Second, func(context.Context) bool {
 					done = true
 					return true
 				}))
 				synctest.Wait()
 				assert.True(t, done)
-				time.Sleep(time.Minute)
+				time.Sleep(time.Hour)
 				requireEmpty(t)
 			})
 		})
@@ -115,12 +168,12 @@ func TestBoundIsPerOwner(t *testing.T) {
 func TestTotalBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		for cleanup.Start(t.Context(), new(int), time.Minute, hang) { // an owner for each
+		for begin(t.Context(), new(int), time.Minute, hang) { // an owner for each
 			n++
-			require.LessOrEqual(t, n, cleanup.MaxTotal)
+			require.LessOrEqual(t, n, undo.MaxTotal)
 		}
-		assert.Equal(t, cleanup.MaxTotal, n)
-		time.Sleep(time.Minute)
+		assert.Equal(t, undo.MaxTotal, n)
+		time.Sleep(time.Hour)
 		requireEmpty(t)
 	})
 }
@@ -128,29 +181,29 @@ func TestTotalBound(t *testing.T) {
 // Wait waits for the cleanups of its owner alone, and no longer than its context allows.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		require.NoError(t, cleanup.Wait(t.Context(), "idle"))
+		require.NoError(t, undo.Wait(t.Context(), "idle"))
 		start := time.Now()
 		for _, window := range []time.Duration{time.Second, 2 * time.Second} {
-			require.True(t, cleanup.Start(t.Context(), "owner", window, hang))
+			require.True(t, begin(t.Context(), "owner", window, hang))
 		}
-		require.True(t, cleanup.Start(t.Context(), "other", time.Hour, hang))
-		require.NoError(t, cleanup.Wait(t.Context(), "idle"))
+		require.True(t, begin(t.Context(), "other", time.Hour, hang))
+		require.NoError(t, undo.Wait(t.Context(), "idle"))
 		require.Zero(t, time.Since(start))
 
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
-		require.Equal(t, context.DeadlineExceeded, cleanup.Wait(ctx, "owner"))
+		require.Equal(t, context.DeadlineExceeded, undo.Wait(ctx, "owner"))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
 		waiters := make(chan error)
 		for range 2 {
-			go func() { waiters <- cleanup.Wait(t.Context(), "owner") }()
+			go func() { waiters <- undo.Wait(t.Context(), "owner") }()
 		}
 		for range 2 {
 			require.NoError(t, <-waiters)
 		}
 		require.Equal(t, 2*time.Second, time.Since(start))
-		require.NoError(t, cleanup.Wait(t.Context(), "other"))
-		require.Equal(t, cleanup.Window, time.Since(start))
+		require.NoError(t, undo.Wait(t.Context(), "other"))
+		require.Equal(t, undo.Longest, time.Since(start))
 		requireEmpty(t)
 	})
 }
@@ -161,7 +214,7 @@ func TestWaitIgnoresLaterCleanups(t *testing.T) {
 		stop := make(chan struct{})
 		go func() {
 			for {
-				assert.True(t, cleanup.Start(t.Context(), "owner", time.Minute, hang))
+				assert.True(t, begin(t.Context(), "owner", time.Minute, hang))
 				select {
 				case <-time.After(time.Second):
 				case <-stop:
@@ -171,10 +224,10 @@ func TestWaitIgnoresLaterCleanups(t *testing.T) {
 		}()
 		time.Sleep(20500 * time.Millisecond)
 		start := time.Now()
-		require.NoError(t, cleanup.Wait(t.Context(), "owner"))
-		require.Equal(t, cleanup.Window-500*time.Millisecond, time.Since(start), "the one that began half a second ago")
+		require.NoError(t, undo.Wait(t.Context(), "owner"))
+		require.Equal(t, undo.Longest-500*time.Millisecond, time.Since(start), "the one that began half a second ago")
 		close(stop)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Hour)
 		requireEmpty(t)
 	})
 }
@@ -185,10 +238,10 @@ func TestWaitsOfSeveral(t *testing.T) {
 		start := time.Now()
 		waiters := make(chan time.Duration)
 		for _, window := range []time.Duration{3 * time.Second, time.Second, 2 * time.Second} {
-			require.True(t, cleanup.Start(t.Context(), "owner", window, hang))
+			require.True(t, begin(t.Context(), "owner", window, hang))
 			time.Sleep(100 * time.Millisecond)
 			go func() {
-				assert.NoError(t, cleanup.Wait(t.Context(), "owner"))
+				assert.NoError(t, undo.Wait(t.Context(), "owner"))
 				waiters <- time.Since(start)
 			}()
 		}
@@ -197,24 +250,24 @@ func TestWaitsOfSeveral(t *testing.T) {
 		}
 		requireEmpty(t)
 
-		require.True(t, cleanup.Start(t.Context(), "owner", time.Second, hang))
+		require.True(t, begin(t.Context(), "owner", time.Second, hang))
 		ended := make(chan time.Duration)
 		began := time.Now()
 		go func() {
-			assert.NoError(t, cleanup.Wait(t.Context(), "owner"))
+			assert.NoError(t, undo.Wait(t.Context(), "owner"))
 			ended <- time.Since(began)
 		}()
 		synctest.Wait()
-		require.True(t, cleanup.Start(t.Context(), "owner", 2*time.Second, hang))
+		require.True(t, begin(t.Context(), "owner", 2*time.Second, hang))
 		require.Equal(t, time.Second, <-ended)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Hour)
 		requireEmpty(t)
 	})
 }
 
 func TestGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		require.True(t, cleanup.Start(t.Context(), "owner", time.Minute, func(context.Context) bool {
+		require.True(t, begin(t.Context(), "owner", time.Minute, func(context.Context) bool {
 			runtime.Goexit()
 			return true
 		}))

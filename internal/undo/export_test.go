@@ -1,6 +1,6 @@
-package cleanup
+package undo
 
-// Running returns how many cleanups are running, and of how many owners.
+// Running returns how many works are running, and of how many owners.
 func Running() (total, owners int) {
 	running.mu.Lock()
 	defer running.mu.Unlock()
