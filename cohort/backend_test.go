@@ -139,7 +139,7 @@ func eachBackend(t *testing.T, f func(t *testing.T, inner locker.Locker, c *coun
 			synctest.Test(t, func(t *testing.T) {
 				inner, c := wrap(memory.New())
 				f(t, inner, c)
-				time.Sleep(10 * time.Second) // cleanups end; a goroutine that does not panics the bubble
+				time.Sleep(2 * time.Minute) // cleanups end; a goroutine that does not panics the bubble
 			})
 		})
 	}
@@ -152,6 +152,6 @@ func overQueue(t *testing.T, f func(t *testing.T, m *memory.Locker, inner locker
 		m := memory.New()
 		c := &counting{Locker: m}
 		f(t, m, queueing{c}, c)
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * time.Minute)
 	})
 }

@@ -104,7 +104,7 @@ func overScript(t *testing.T, name string, f func(t *testing.T, s *scripted)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f(t, &scripted{Locker: memory.New(), scripts: make(map[string]script)})
-			time.Sleep(10 * time.Second)
+			time.Sleep(2 * time.Minute)
 		})
 	})
 }
@@ -236,9 +236,9 @@ func TestAcquireWithoutAnAnswer(t *testing.T) {
 		l := cohort.New(s)
 		s.once("wait", answerLost)
 		s.on("release", func(context.Context, func() (bool, error)) (bool, error) { return false, errNoAnswer })
-		_, err := l.Wait(t.Context(), "k", token, time.Minute)
+		_, err := l.Wait(t.Context(), "k", token, 5*time.Minute)
 		require.ErrorIs(t, err, errNoAnswer)
-		time.Sleep(10 * time.Second) // package locker has given up cleaning up
+		time.Sleep(2 * time.Minute) // package locker has given up cleaning up
 		s.on("release", nil)
 		released, err := l.Release(t.Context(), "k", token)
 		require.NoError(t, err)

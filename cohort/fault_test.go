@@ -106,7 +106,7 @@ func inBubble(t *testing.T, name string, f func(t *testing.T, b *faulty)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f(t, &faulty{Locker: memory.New()})
-			time.Sleep(10 * time.Second)
+			time.Sleep(2 * time.Minute)
 		})
 	})
 }

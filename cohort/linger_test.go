@@ -39,7 +39,7 @@ func overDemander(t *testing.T, f func(t *testing.T, m *memory.Locker, inner loc
 		m := memory.New()
 		c := &counting{Locker: m}
 		f(t, m, demanding{queueing{c}}, c)
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * time.Minute)
 	})
 }
 
@@ -497,7 +497,7 @@ func TestLingerDoubt(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				assert.Empty(t, held(t, m), "the cleanup does not reach the backend")
 				use(t, l, time.Minute)
-				time.Sleep(10 * time.Second)
+				time.Sleep(2 * time.Minute)
 				assert.Zero(t, cohort.Entries(l))
 			})
 		})

@@ -277,7 +277,7 @@ func TestLingerBackendPanics(t *testing.T) {
 				})
 				s.on("extend", nil)
 				use(t, l, time.Second)
-				time.Sleep(10 * time.Second)
+				time.Sleep(2 * time.Minute)
 				assert.Zero(t, cohort.Entries(l))
 			})
 		})

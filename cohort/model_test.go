@@ -78,7 +78,7 @@ func schedule(t *testing.T, seed uint64) {
 	}
 	wg.Wait()
 	m.heal()
-	time.Sleep(30 * time.Second) // longer than any ttl and any cleanup
+	time.Sleep(2 * time.Minute) // longer than any ttl and any cleanup
 	for _, l := range lockers {
 		assert.Zero(t, cohort.Entries(l), "a key is left")
 		assert.Zero(t, cohort.Doubts(l), "a doubt is left")
