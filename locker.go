@@ -42,13 +42,14 @@
 //
 // # More
 //
-// See the other [pages] in the repository: [getting started], [choosing a backend], [recipes],
-// [operations], the [guarantees] of each backend and their [proof], [performance] and [scale],
+// See the other [pages] in the repository: [getting started], [choosing a backend],
+// [coming from another library], [recipes], [operations], the [guarantees] of each backend and their [proof], [performance] and [scale],
 // writing [adapters], and the [design].
 //
 // [pages]: https://github.com/golockers/locker/blob/main/docs/README.md
 // [getting started]: https://github.com/golockers/locker/blob/main/docs/getting-started.md
 // [choosing a backend]: https://github.com/golockers/locker/blob/main/docs/choosing.md
+// [coming from another library]: https://github.com/golockers/locker/blob/main/docs/coming-from.md
 // [recipes]: https://github.com/golockers/locker/blob/main/docs/recipes.md
 // [operations]: https://github.com/golockers/locker/blob/main/docs/operations.md
 // [guarantees]: https://github.com/golockers/locker/blob/main/docs/guarantees.md
