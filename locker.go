@@ -42,9 +42,9 @@
 //
 // # More
 //
-// See the other [pages] in the repository: [getting started], [choosing a backend],
-// [coming from another library], [recipes], [operations], the [guarantees] of each backend and their [proof], [performance] and [scale],
-// writing [adapters], and the [design].
+// See the other [pages] in the repository: [getting started], [choosing a backend], [coming from
+// another library], [recipes], [operations], the [guarantees] of each backend and their [proof],
+// [performance] and [scale], writing [adapters], and the [design].
 //
 // [pages]: https://github.com/golockers/locker/blob/main/docs/README.md
 // [getting started]: https://github.com/golockers/locker/blob/main/docs/getting-started.md
