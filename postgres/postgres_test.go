@@ -60,6 +60,9 @@ func release(tb testing.TB, l locker.Locker, key, token string) {
 	require.True(tb, ok, "%q is not held", key)
 }
 
+// variants is why the suite runs once for most changes.
+const variants = "the suite runs with the defaults, and TestPgBouncer covers what a pooler does"
+
 // The runs take turns: each begins with hundreds of connections, for which the server starts
 // processes.
 func TestConformance(t *testing.T) {
@@ -77,11 +80,16 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("defaults", func(t *testing.T) { run(t, newServer(t).Addr, nil) })
-	t.Run("WithoutPreparing", func(t *testing.T) { run(t, newServer(t).Addr, nil, WithoutPreparing()) })
+	t.Run("WithoutPreparing", func(t *testing.T) {
+		testserver.Variant(t, variants)
+		run(t, newServer(t).Addr, nil, WithoutPreparing())
+	})
 	t.Run("serializable", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		run(t, newServer(t, "-c", "default_transaction_isolation=serializable").Addr, nil)
 	})
 	t.Run("PgBouncer", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		run(t, testserver.PgBouncer(t, newServer(t)).Addr, nil, WithoutPreparing())
 	})
 }

@@ -23,6 +23,9 @@ func TestCacheConformance(t *testing.T) {
 	}
 	for name, contexts := range map[string]bool{"defaults": false, "ContextTimeoutEnabled": true} {
 		t.Run(name, func(t *testing.T) {
+			if contexts {
+				testserver.Variant(t, variants)
+			}
 			t.Parallel()
 			addr := testserver.Redis(t).Addr
 			conformance.RunCache(t, conformance.CacheConfig[string]{
@@ -37,6 +40,7 @@ func TestCacheConformance(t *testing.T) {
 		})
 	}
 	t.Run("Cluster", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		nodes := testserver.RedisCluster(t, 3)
 		client := newCluster(t, nodes)
@@ -48,6 +52,7 @@ func TestCacheConformance(t *testing.T) {
 		})
 	})
 	t.Run("Ring", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		ring := redis.NewRing(&redis.RingOptions{
 			Addrs: map[string]string{"one": testserver.Redis(t).Addr, "two": testserver.Redis(t).Addr},

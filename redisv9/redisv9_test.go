@@ -14,6 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// variants is why the suite runs once for most changes.
+const variants = "the suite runs with the client's defaults, and other tests cover what differs"
+
 // TestConformance runs the suite on every kind of client and server: with faults in between if
 // there is a single address.
 func TestConformance(t *testing.T) {
@@ -29,6 +32,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("ContextTimeoutEnabled", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Addr: testserver.Redis(t).Addr,
@@ -39,6 +43,7 @@ func TestConformance(t *testing.T) {
 	})
 	for _, slots := range []int{1, 4} {
 		t.Run(fmt.Sprintf("batching, slots %d", slots), func(t *testing.T) {
+			testserver.Variant(t, variants)
 			t.Parallel()
 			conformance.Run(t, conformance.Config{
 				Addr: testserver.Redis(t).Addr,
@@ -49,6 +54,7 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("pipelines only", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
 		conformance.Run(t, conformance.Config{
@@ -63,6 +69,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("older than Redis 7", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Addr: testserver.Redis(t).Addr,
@@ -74,6 +81,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("Cluster client", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Addr: testserver.Redis(t).Addr,
@@ -89,6 +97,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("Ring client", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Addr: testserver.Redis(t).Addr,
@@ -103,6 +112,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("Cluster", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		nodes := testserver.RedisCluster(t, 3)
 		admin := newCluster(t, nodes)
@@ -114,6 +124,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("Ring", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		shards := map[string]string{}
 		for i := range 3 {

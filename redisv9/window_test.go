@@ -25,6 +25,9 @@ func TestCounterConformance(t *testing.T) {
 		"batching":              {locker: []redisv9.Option{redisv9.WithBatching(2)}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "defaults" {
+				testserver.Variant(t, variants)
+			}
 			t.Parallel()
 			addr := testserver.Redis(t).Addr
 			admin := newClient(t, &redis.Options{Addr: addr})
@@ -40,6 +43,7 @@ func TestCounterConformance(t *testing.T) {
 		})
 	}
 	t.Run("Cluster", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		client := newCluster(t, testserver.RedisCluster(t, 3))
 		conformance.RunCounter(t, conformance.CounterConfig{

@@ -19,6 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// variants is why the suite runs once for most changes.
+const variants = "the suite runs on a single server, and other tests cover what differs"
+
 // TestConformance runs the suite on every kind of client and server: with faults in between if
 // there is a single address. rueidis's pings would be taken for requests of the Locker there, so
 // they are rare; and a Cluster's nodes are reached through the proxy although it has another
@@ -33,6 +36,9 @@ func TestConformance(t *testing.T) {
 		"Cluster client":        {},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "single" {
+				testserver.Variant(t, variants)
+			}
 			t.Parallel()
 			start := func() string { return testserver.Redis(t).Addr }
 			if name == "Cluster client" {
@@ -55,11 +61,13 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("defaults", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		addr := testserver.Redis(t).Addr
 		conformance.Run(t, conformance.Config{New: func(tb testing.TB, _ string) locker.Locker { return at(tb, addr) }})
 	})
 	t.Run("Cluster", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		nodes := testserver.RedisCluster(t, 3)
 		admin := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes})
@@ -113,11 +121,15 @@ func TestSemaphore(t *testing.T) {
 		"queues of locks": func(tb testing.TB, addr string) locker.Locker { return lockQueues{patient(tb, addr)} },
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "one queue" {
+				testserver.Variant(t, "package semaphore has it on redisv9, which shares the queues")
+			}
 			t.Parallel()
 			conformance.RunSemaphore(t, conformance.SemaphoreConfig{Addr: testserver.Redis(t).Addr, New: open})
 		})
 	}
 	t.Run("one permit", func(t *testing.T) {
+		testserver.Variant(t, "package semaphore has it on redisv9, which shares the queues")
 		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Addr: testserver.Redis(t).Addr,
@@ -127,6 +139,7 @@ func TestSemaphore(t *testing.T) {
 	// A process of either package releases, and hands the permit to one of the same or the other
 	// package.
 	t.Run("with redisv9", func(t *testing.T) {
+		testserver.Variant(t, "package semaphore has it on redisv9, which shares the queues")
 		t.Parallel()
 		var opened atomic.Int64
 		conformance.RunSemaphore(t, conformance.SemaphoreConfig{

@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/redislock/redistest"
+	"github.com/golockers/locker/internal/testserver"
 	rueidisclient "github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 )
 
 // A failover keeps what the replica has: the lock and its waiters.
 func TestSentinelFailover(t *testing.T) {
+	testserver.Variant(t, "only rueidis itself knows of the Sentinel")
 	t.Parallel()
 	var o rueidisclient.ClientOption
 	o.Sentinel.MasterSet = "m"
