@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/golockers/locker/internal/leaktest"
+	_ "github.com/golockers/locker/internal/quiet"
 )
 
 // Two mutants leave goroutines behind: that is what is wrong with them.

@@ -19,6 +19,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/leaktest"
+	_ "github.com/golockers/locker/internal/quiet"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memcache"
 	"github.com/golockers/locker/redigo"

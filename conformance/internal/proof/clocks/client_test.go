@@ -12,6 +12,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/proof/load"
 	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/leaktest"
+	_ "github.com/golockers/locker/internal/quiet"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

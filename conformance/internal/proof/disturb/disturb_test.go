@@ -11,6 +11,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/proof"
 	"github.com/golockers/locker/conformance/internal/proof/load"
 	"github.com/golockers/locker/internal/leaktest"
+	_ "github.com/golockers/locker/internal/quiet"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 )

@@ -19,6 +19,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/proof/belief"
 	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/leaktest"
+	_ "github.com/golockers/locker/internal/quiet"
 )
 
 const (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/leaktest"
+	_ "github.com/golockers/locker/internal/quiet"
 	"github.com/golockers/locker/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

@@ -18,6 +18,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/proof/load"
 	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/pubsub"
+	_ "github.com/golockers/locker/internal/quiet"
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redisv9"
 	"github.com/stretchr/testify/assert"
