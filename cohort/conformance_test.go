@@ -29,9 +29,14 @@ var skip = map[string]string{
 var skipPolled = with(skip, "an Acquire without an answer is undone for five seconds; after that the lock ends with its ttl",
 	"fault/hang-waiter")
 
+// variants is why the suite runs once for most changes.
+const variants = "the suite runs over redisv9, and bubbles cover each kind of backend"
+
 // The whole suite holds for a Locker over every backend. Each of its Lockers stands for a process.
 func TestConformance(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
+		testserver.Variant(t, variants)
+		t.Parallel()
 		m := memory.New()
 		conformance.Run(t, conformance.Config{
 			Skip: skip,
@@ -39,6 +44,7 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("redisv9", func(t *testing.T) {
+		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Skip: skip,
 			Addr: testserver.Redis(t).Addr,
@@ -50,6 +56,8 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("redigo", func(t *testing.T) {
+		testserver.Variant(t, variants)
+		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Skip: skipPolled,
 			Addr: testserver.Redis(t).Addr,
@@ -63,6 +71,8 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("memcache", func(t *testing.T) {
+		testserver.Variant(t, variants)
+		t.Parallel()
 		conformance.Run(t, conformance.Config{
 			Skip: skipPolled,
 			Addr: testserver.Memcached(t).Addr,

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"maps"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,12 +45,17 @@ var skipLingeringFaults = with(with(skipLingering, skipLingering["watch/every-re
 	"fault/release-paused", "fault/release-reply-lost", "fault/reply-after-cancel", "fault/reset-mid-request",
 	"fault/garbage-reply", "fault/truncated-reply", "fault/hang-deadline", "fault/hang-cancel")
 
+// oneLingering is why one run of the suite is enough for most changes.
+const oneLingering = "the suite runs with and without batches, and bubbles cover locks that linger for long"
+
 // The whole suite holds for a Locker whose locks linger for longer than its checks take: whatever
 // another process gets, it gets because it wants it. Locks that linger for as long as recommended
 // wake watchers in time.
 func TestLingeringConformance(t *testing.T) {
 	const long = time.Minute
 	t.Run("memory", func(t *testing.T) {
+		testserver.Variant(t, oneLingering)
+		t.Parallel()
 		m := memory.New()
 		conformance.Run(t, conformance.Config{
 			Skip: skipLingering,
@@ -59,7 +63,8 @@ func TestLingeringConformance(t *testing.T) {
 		})
 	})
 	t.Run("memory, as recommended", func(t *testing.T) {
-		inChaos(t)
+		testserver.Variant(t, oneLingering)
+		t.Parallel()
 		m := memory.New()
 		conformance.Run(t, conformance.Config{
 			Skip: skipBroken,
@@ -83,7 +88,8 @@ func TestLingeringConformance(t *testing.T) {
 		}
 	}
 	t.Run("redisv9", func(t *testing.T) {
-		inChaos(t)
+		testserver.Variant(t, oneLingering)
+		t.Parallel()
 		conformance.Run(t, conformance.Config{Skip: skipLingeringFaults, Addr: addr, New: onRedis(long)})
 	})
 	// Without faults, which would affect the requests by which locks are given up in the background.
@@ -91,22 +97,26 @@ func TestLingeringConformance(t *testing.T) {
 		return conformance.Config{Skip: skipBroken, New: onRedis(100*time.Millisecond, opts...)}
 	}
 	t.Run("redisv9, as recommended", func(t *testing.T) {
-		inChaos(t)
+		testserver.Variant(t, oneLingering)
+		t.Parallel()
 		conformance.Run(t, asRecommended())
 	})
 	for _, slots := range []int{1, 4} {
 		name, batching := fmt.Sprintf("redisv9 with slots: %d", slots), redisv9.WithBatching(slots)
 		t.Run(name, func(t *testing.T) {
-			inChaos(t)
+			testserver.Variant(t, oneLingering)
+			t.Parallel()
 			conformance.Run(t, conformance.Config{Skip: skipLingeringFaults, Addr: addr, New: onRedis(long, batching)})
 		})
 		t.Run(name+", as recommended", func(t *testing.T) {
-			inChaos(t)
+			testserver.Variant(t, oneLingering)
+			t.Parallel()
 			conformance.Run(t, asRecommended(batching))
 		})
 	}
 	// The short form of all of them: every Locker has another number of slots than the one before.
 	t.Run("redisv9 with and without batches, as recommended", func(t *testing.T) {
+		t.Parallel()
 		config, slots, n := asRecommended(), []int{0, 1, 4}, atomic.Int64{}
 		config.New = func(tb testing.TB, addr string) locker.Locker {
 			batching := redisv9.WithBatching(slots[int(n.Add(1))%len(slots)])
@@ -132,14 +142,6 @@ func awaitLinger(tb testing.TB, l locker.Locker, inner locker.Inspector) {
 			return
 		}
 		time.Sleep(time.Millisecond)
-	}
-}
-
-// inChaos skips what only make chaos runs, since it takes half a minute.
-func inChaos(t *testing.T) {
-	t.Helper()
-	if os.Getenv("LOCKER_CHAOS") == "" {
-		t.Skip("LOCKER_CHAOS is not set")
 	}
 }
 

@@ -35,10 +35,17 @@ func onLockQueues(tb testing.TB, addr string) locker.Locker {
 	return lockQueues{onRedis(tb, addr).(*redisv9.Locker)}
 }
 
+// Why the suites run once for most changes.
+const (
+	variants = "the suite runs on redisv9, and that of a semaphore in each way of queueing"
+	backends = "the suite runs on redisv9 in both ways of queueing, and on memcache, which is polled"
+)
+
 // A Locker with one permit is a Locker like any other.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
+		testserver.Variant(t, variants)
 		t.Parallel()
 		m := memory.New()
 		conformance.Run(t, conformance.Config{
@@ -49,6 +56,9 @@ func TestConformance(t *testing.T) {
 		"redisv9": onRedis, "redisv9, queues of locks": onLockQueues,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "redisv9" {
+				testserver.Variant(t, variants)
+			}
 			t.Parallel()
 			c := conformance.Config{
 				Addr: testserver.Redis(t).Addr,
@@ -69,6 +79,7 @@ func TestConformance(t *testing.T) {
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {
+		testserver.Variant(t, backends)
 		t.Parallel()
 		m := memory.New()
 		conformance.RunSemaphore(t, conformance.SemaphoreConfig{
@@ -90,6 +101,7 @@ func TestSemaphore(t *testing.T) {
 		})
 	})
 	t.Run("redigo", func(t *testing.T) {
+		testserver.Variant(t, backends)
 		t.Parallel()
 		conformance.RunSemaphore(t, conformance.SemaphoreConfig{
 			Addr: testserver.Redis(t).Addr,
@@ -117,6 +129,7 @@ func TestSemaphore(t *testing.T) {
 		})
 	})
 	t.Run("cohort", func(t *testing.T) {
+		testserver.Variant(t, backends)
 		t.Parallel()
 		m := memory.New()
 		conformance.RunSemaphore(t, conformance.SemaphoreConfig{
