@@ -1,4 +1,5 @@
-# `make test` is what continuous integration runs (.ci/run). `make help` lists the rest.
+# `make test` and `make lint` are what continuous integration runs (.ci/run). `make help` lists the
+# rest.
 
 GO       ?= go
 BENCH    ?= .
@@ -9,13 +10,18 @@ DURATION ?= 10m
 PROVE    ?= ./...
 # The oldest go-redis that go.mod allows, and others that differ in pub/sub, timeouts or defaults.
 GOREDIS  ?= 9.5.5 9.20.0 9.22.0
-# How many nested modules are tested at a time: tests mostly wait.
-JOBS     ?= 2
+# How many modules are tested at a time, how many packages of each, and how many tests of a package:
+# tests mostly wait.
+JOBS     ?= 3
+PACKAGES ?= 6
+PARALLEL ?= 8
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.
 TESTFLAGS ?=
 
 # Every directory with a go.mod: the library and the modules nested in it.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*'))))
+# The modules whose tests take longest, which begin first.
+LONGEST := . conformance/internal/proof etcd postgres rueidis
 # The tools understand no newer Go than they were built with, so each Go has its own.
 BIN := $(CURDIR)/bin/$(shell $(GO) env GOVERSION)
 
@@ -27,7 +33,7 @@ each = @failed=; for m in $(MODULES); do \
 		echo "== $$m: $(strip $(1))"; (cd $$m && $(1)) || failed="$$failed $$m"; \
 	done; test -z "$$failed" || { echo "failed in:$$failed" >&2; exit 1; }
 
-.PHONY: help test quick test-latest lint api platforms bench scale fuzz chaos prove mutants pictures tools servers
+.PHONY: help test test-all compile quick test-latest lint api platforms bench scale fuzz chaos prove mutants pictures tools servers
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
@@ -36,16 +42,28 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 test: export LOCKER_TEST_SERVERS = require
-test: export LOCKER_CONFORMANCE = strict
-test: servers lint ## lint, then the tests of every module with the race detector, on real servers
-	@failed=0; \
-	$(MAKE) --no-print-directory test-in/. || failed=1; \
-	$(MAKE) --no-print-directory -k -j $(JOBS) -O SIDE_BY_SIDE=1 $(addprefix test-in/,$(filter-out .,$(MODULES))) || failed=1; \
-	exit $$failed
+test: servers compile ## what a change can break: every module, with the race detector, on real servers
+	@$(MAKE) --no-print-directory -k -j $(JOBS) -O SIDE_BY_SIDE=1 \
+		$(addprefix test-in/,$(LONGEST) $(filter-out $(LONGEST),$(MODULES)))
 
+# The race detector's build of everything, without linking. Modules share packages, which several
+# compilers at a time would compile several times, and tests would wait for them. Errors are
+# reported by the tests.
+compile:
+	@for m in $(MODULES); do $(GO) -C $$m list -race -test -export ./... >/dev/null 2>&1 || true; done
+
+# make lint vets. Packages without tests would each have a line.
 test-in/%:
-	@echo "== $*: go test"
-	@cd $* && $(GO) test -race -shuffle=on -parallel 4 -timeout 45m $(TESTFLAGS) ./...
+	@cd $* && packages=$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...) && \
+	if [ -n "$$packages" ]; then \
+		$(GO) test -race -vet=off -shuffle=on -p $(PACKAGES) -parallel $(PARALLEL) -timeout 20m $(TESTFLAGS) $$packages; \
+	fi
+
+test-all: export LOCKER_TEST = all
+test-all: export LOCKER_CONFORMANCE = strict
+test-all: ## make test with all variants, and test-latest: clients, options, servers, wrappers over each adapter
+	@failed=; for t in test test-latest; do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
+	test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 quick: ## build the library and test what needs no server that is not installed
 	$(GO) build ./...
@@ -59,6 +77,7 @@ histories = (cd conformance/internal/proof && cp go.mod go.sum "$$tmp" && \
 # The committed go.mod asks for the lowest versions that pass. The others go into a copy of it.
 test-latest: export LOCKER_TEST_SERVERS = require
 test-latest: export LOCKER_CHAOS = 2s
+test-latest: export LOCKER_TEST =
 test-latest: servers ## the library's and rueidis's tests on the newest dependencies, redisv9's and cohort's on each go-redis in GOREDIS
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && failed=; \
 	for v in $(GOREDIS); do \
@@ -66,7 +85,7 @@ test-latest: servers ## the library's and rueidis's tests on the newest dependen
 		cp go.mod go.sum "$$tmp" && \
 		$(GO) get -modfile="$$tmp/go.mod" -t ./... github.com/redis/go-redis/v9@v$$v && \
 		$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) ./redisv9 && \
-		$(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) -run 'Chaos|Lingering' ./cohort && \
+		LOCKER_TEST=all $(GO) test -modfile="$$tmp/go.mod" -race -shuffle=on -timeout 45m $(TESTFLAGS) -run 'Chaos|Lingering' ./cohort && \
 		$(call histories,v$$v) || failed="$$failed $$v"; \
 	done; \
 	echo "== everything on the newest"; \
@@ -114,18 +133,18 @@ fuzz: ## every fuzz test for FUZZTIME
 	done
 
 chaos: servers ## storms of random cancellations on every backend, for CHAOS, with the race detector
-	LOCKER_TEST_SERVERS=require LOCKER_CHAOS=$(CHAOS) \
+	LOCKER_TEST_SERVERS=require LOCKER_TEST=all LOCKER_CHAOS=$(CHAOS) \
 		$(GO) test -race -run 'Chaos|Lingering' -timeout 2h -v $(TESTFLAGS) ./cohort
 
 # The raw figures of earlier runs stay: the report uses the last one of each test.
 prove: servers ## the parts of the proof in PROVE, for DURATION each; writes docs/proof.md
 	cd conformance/internal/proof && \
-		LOCKER_TEST_SERVERS=require LOCKER_PROVE=$(DURATION) LOCKER_PROOF=$$PWD/results.jsonl \
+		LOCKER_TEST_SERVERS=require LOCKER_TEST=all LOCKER_PROVE=$(DURATION) LOCKER_PROOF=$$PWD/results.jsonl \
 		$(GO) test -p 1 -count=1 -timeout 6h -v $(TESTFLAGS) $(PROVE) && \
 		$(GO) run ./report results.jsonl > proof.md.new && mv proof.md.new ../../../docs/proof.md
 
 mutants: servers ## every check of package conformance against every broken locker
-	LOCKER_TEST_SERVERS=require LOCKER_LONG=1 $(GO) test -race -count=1 -run Mutants -timeout 1h $(TESTFLAGS) ./conformance
+	LOCKER_TEST_SERVERS=require LOCKER_TEST=all LOCKER_LONG=1 $(GO) test -race -count=1 -run Mutants -timeout 1h $(TESTFLAGS) ./conformance
 
 # Besides the servers it needs tmux and prometheus.
 pictures: servers ## the pictures and captures in docs/, from real runs
