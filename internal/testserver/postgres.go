@@ -99,13 +99,17 @@ func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
 // run runs a program that is installed beside the server, as the server's user.
 func (s *Server) run(program string, args ...string) error {
-	cmd := exec.Command(filepath.Join(filepath.Dir(s.path), program), args...)
+	return s.runAt(filepath.Join(filepath.Dir(s.path), program), args...)
+}
+
+func (s *Server) runAt(path string, args ...string) error {
+	cmd := exec.Command(path, args...)
 	cmd.Dir = s.dir
 	if err := runAs(cmd, s.kind.user); err != nil {
 		return err
 	}
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", program, err, output)
+		return fmt.Errorf("%s: %w: %s", filepath.Base(path), err, output)
 	}
 	return nil
 }
