@@ -1,0 +1,117 @@
+package sqllock
+
+// The table: its name, its creation, and the settings of the database that it is in.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+const (
+	defaultTable = "locker_locks"
+
+	// longestName is what databases keep of a name, in bytes. PostgreSQL cuts off the rest, so two
+	// longer names could be one table.
+	longestName = 63
+)
+
+// complete returns the table, quoted, and the statements for it.
+func complete(d Dialect, opts []Option) (table string, statements map[string]statement, err error) {
+	o := options{}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.table == "" {
+		o.table = defaultTable
+	}
+	if table, err = d.quote(o.table); err != nil {
+		return "", nil, err
+	}
+	statements, err = d.statements(table)
+	return table, statements, err
+}
+
+// quote quotes a table's name, which may begin with that of its schema.
+func (d Dialect) quote(name string) (string, error) {
+	mark := d.Quote
+	if mark == "" {
+		mark = `"`
+	}
+	parts := strings.Split(name, ".")
+	if len(parts) > 2 {
+		return "", fmt.Errorf("sqllock: invalid table name %q: it is neither table nor schema.table", name)
+	}
+	for i, part := range parts {
+		switch {
+		case part == "":
+			return "", fmt.Errorf("sqllock: invalid table name %q: a part of it is empty", name)
+		case len(part) > longestName:
+			return "", fmt.Errorf("sqllock: invalid table name %q: a part of it is longer than %d bytes",
+				name, longestName)
+		case strings.ContainsRune(part, 0):
+			return "", fmt.Errorf("sqllock: invalid table name %q: it contains a NUL byte", name)
+		}
+		parts[i] = mark + strings.ReplaceAll(part, mark, mark+mark) + mark
+	}
+	return strings.Join(parts, "."), nil
+}
+
+// Schema returns the statement that creates the table of locks unless it exists, for migrations.
+// With an invalid table name or dialect it is empty.
+func Schema(d Dialect, opts ...Option) string {
+	_, statements, _ := complete(d, opts)
+	return statements["schema"].text
+}
+
+// EnsureSchema creates the table of locks unless it exists. Several processes may call it at the
+// same time. If the name of the table includes a schema, that schema must exist. If the table
+// exists, no right to create one is needed.
+func (l *Locker) EnsureSchema(ctx context.Context) error {
+	// CREATE TABLE IF NOT EXISTS fails without the right to create a table even if it exists, and in
+	// PostgreSQL also if another session creates it at the same time.
+	err := l.exists(ctx)
+	if err == nil || !isMissing(err) {
+		return wrapSchema(l.table, err)
+	}
+	_, err = call(ctx, l, "schema", "", func(ctx context.Context, q querier, s statement) (struct{}, error) {
+		_, err := q.ExecContext(ctx, s.text)
+		return struct{}{}, err
+	})
+	if err != nil && l.exists(ctx) == nil {
+		err = nil
+	}
+	return wrapSchema(l.table, err)
+}
+
+func wrapSchema(table string, err error) error {
+	if err != nil && table != "" {
+		return fmt.Errorf("sqllock: create the table %s: %w", table, err)
+	}
+	return err
+}
+
+// exists returns nil if the table is there.
+func (l *Locker) exists(ctx context.Context) error {
+	_, err := l.Inspect(ctx, "")
+	return err
+}
+
+// check returns an error if the database has settings that do not fit.
+func (l *Locker) check(ctx context.Context, q querier) error {
+	var wrong []string
+	if s := l.statements["check"]; s.text != "" {
+		err := query(ctx, q, s.text, nil, func(row scanner) error {
+			wrong = append(wrong, "")
+			return row.Scan(&wrong[len(wrong)-1])
+		})
+		if err != nil {
+			return nil // the operation fails for the same reason
+		}
+	}
+	if len(wrong) > 0 {
+		return errors.New("sqllock: " + strings.Join(wrong, "; "))
+	}
+	return nil
+}
