@@ -73,23 +73,16 @@ func (l *Locker) EnsureSchema(ctx context.Context) error {
 	// PostgreSQL also if another session creates it at the same time.
 	err := l.exists(ctx)
 	if err == nil || !isMissing(err) {
-		return wrapSchema(l.table, err)
+		return err
 	}
 	_, err = call(ctx, l, "schema", "", func(ctx context.Context, q querier, s statement) (struct{}, error) {
 		_, err := q.ExecContext(ctx, s.text)
 		return struct{}{}, err
 	})
-	if err != nil && l.exists(ctx) == nil {
-		err = nil
+	if err != nil && l.exists(ctx) != nil {
+		return fmt.Errorf("sqllock: create the table %s: %w", l.table, err)
 	}
-	return wrapSchema(l.table, err)
-}
-
-func wrapSchema(table string, err error) error {
-	if err != nil && table != "" {
-		return fmt.Errorf("sqllock: create the table %s: %w", table, err)
-	}
-	return err
+	return nil
 }
 
 // exists returns nil if the table is there.

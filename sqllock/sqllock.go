@@ -175,7 +175,7 @@ func (l *Locker) change(ctx context.Context, name, key, token string, ttl time.D
 	if ttl < time.Millisecond {
 		return false, fmt.Errorf("%w: %v is less than 1ms", locker.ErrInvalidTTL, ttl)
 	}
-	number, err := l.number(ctx, name, key, token, parameters{"ttl": int64((ttl-1)/time.Microsecond) + 1})
+	number, err := l.number(ctx, name, key, token, parameters{"ttl": microseconds(ttl)})
 	return number > 0, err
 }
 
@@ -200,3 +200,6 @@ func (l *Locker) number(ctx context.Context, name, key, token string, p paramete
 		return number, nil
 	})
 }
+
+// microseconds rounds up.
+func microseconds(ttl time.Duration) int64 { return int64((ttl-1)/time.Microsecond) + 1 }

@@ -119,3 +119,6 @@ func TestPostgreSQL(t *testing.T) {
 		return openPostgres(tb, addr)
 	})
 }
+
+// wal are the settings of a SQLite database that the documentation of package sqllock asks for.
+var wal = []string{"busy_timeout(5000)", "journal_mode(WAL)"}
