@@ -79,6 +79,12 @@ func (c *Clock) Postgres(args ...string) *Server {
 	return start(c.tb, c.of(postgresKind), args)
 }
 
+// MariaDB is the function [MariaDB] for a server with this clock.
+func (c *Clock) MariaDB(args ...string) *Server {
+	c.tb.Helper()
+	return start(c.tb, c.of(mariadbKind), args)
+}
+
 // Etcd is the function [Etcd] for a server with this clock. It works on amd64, if etcd is linked
 // dynamically, as Debian's is; otherwise the test is skipped.
 func (c *Clock) Etcd(args ...string) *Server {
