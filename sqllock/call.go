@@ -74,8 +74,16 @@ func call[T any](ctx context.Context, l *Locker, name, token string,
 // before anything was sent is [driver.ErrBadConn].
 func (l *Locker) once(ctx context.Context, readCommitted bool, do func(context.Context, querier) error) error {
 	limited, cancel := context.WithTimeout(ctx, ioTimeout)
+	defer cancel()
+	if l.turn != nil {
+		select {
+		case l.turn <- struct{}{}:
+			defer func() { <-l.turn }()
+		case <-limited.Done():
+			return l.late(limited, limited.Err())
+		}
+	}
 	conn, err := l.db.Conn(limited)
-	cancel()
 	if err != nil {
 		return l.late(limited, err)
 	}

@@ -40,6 +40,10 @@ type Dialect struct {
 	// number is the only column of the only row that the statement returns.
 	Number func(sql.Result) (int64, error)
 
+	// OneWriter means that the database has one writer at a time and those who wait have no order. A
+	// Locker then sends one statement at a time, so that only processes compete.
+	OneWriter bool
+
 	// Undone reports whether err means that the database has undone a statement because of others
 	// that ran at the same time. If it is nil, the method SQLState of err tells.
 	Undone func(err error) bool
@@ -61,7 +65,7 @@ var (
 	}
 
 	// SQLite is the dialect of SQLite 3.42 or later.
-	SQLite = Dialect{Name: "SQLite", SQL: sqliteSQL}
+	SQLite = Dialect{Name: "SQLite", SQL: sqliteSQL, OneWriter: true}
 
 	// PostgreSQL is the dialect of PostgreSQL 13 or later, with any driver. With pgx, package postgres
 	// is better: it has a queue, and its waiters need not poll.

@@ -89,6 +89,7 @@ type Locker struct {
 	statements map[string]statement
 	err        error // that every operation returns
 	calls      inflight.Calls
+	turn       chan struct{} // filled while a statement runs that must run alone, or nil
 	checked    atomic.Bool   // the settings are right
 	uses       atomic.Uint64 // of Acquire, from a random number
 }
@@ -122,6 +123,9 @@ func WithTable(name string) Option { return func(o *options) { o.table = name } 
 func New(db *sql.DB, d Dialect, opts ...Option) *Locker {
 	l := &Locker{db: db, dialect: d}
 	l.uses.Store(rand.Uint64N(sweepEvery))
+	if d.OneWriter {
+		l.turn = make(chan struct{}, 1)
+	}
 	l.table, l.statements, l.err = complete(d, opts)
 	if db == nil && l.err == nil {
 		l.err = errNoDB
