@@ -110,7 +110,7 @@ func TestMySQL(t *testing.T) {
 func TestSQLite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "locks.db")
 	conform(t, "", sqllock.SQLite, func(tb testing.TB, _ string) *sql.DB {
-		return openSQLite(tb, file, "busy_timeout(5000)", "journal_mode(WAL)")
+		return openSQLite(tb, file, wal...)
 	})
 }
 
@@ -121,4 +121,4 @@ func TestPostgreSQL(t *testing.T) {
 }
 
 // wal are the settings of a SQLite database that the documentation of package sqllock asks for.
-var wal = []string{"busy_timeout(5000)", "journal_mode(WAL)"}
+var wal = []string{"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"}
