@@ -21,7 +21,8 @@ type Dialect struct {
 	// SQL has the statements, each after a line "-- name: " and its name: schema, acquire, extend,
 	// release, fence, inspect, list and sweep, and perhaps check. A text with another name can be
 	// put into the others by its name in braces, as {table} is. Parameters are :key, :token, :prefix
-	// (bytes), :ttl and :age (microseconds). Lines that begin with two hyphens are comments.
+	// (bytes), :ttl and :age (microseconds). Lines that begin with two hyphens are comments. Of two
+	// with one name the last counts, so a statement can be added to SQL to replace another.
 	//
 	// Acquire, extend, release and fence answer with a number, which is 0 or missing if the answer is
 	// no; fence with the fencing number. Inspect and list return rows of name, token and the
@@ -103,6 +104,7 @@ func (d Dialect) texts() map[string]string {
 	for line := range strings.Lines(d.SQL) {
 		if found := heading.FindStringSubmatch(line); found != nil {
 			name = found[1]
+			texts[name] = "" // a later one replaces an earlier one
 		} else if !strings.HasPrefix(line, "--") && name != "" {
 			texts[name] += line
 		}
