@@ -18,9 +18,9 @@
 //
 // A backend is anything that implements [Locker]: three stateless operations, each a single
 // attempt. The packages memory, redisv9, redigo and memcache in this module are backends, and the
-// modules rueidis, postgres and etcd are more; package conformance tests your own. [Observed] reports
-// what happens to a backend's locks, for metrics and logs. Package lockertest has a backend for your
-// tests. Package cohort lets the goroutines of a process share one place among the contenders, and
+// modules rueidis, postgres, sqllock and etcd are more; package conformance tests your own.
+// [Observed] reports what happens to a backend's locks, for metrics and logs. Package lockertest has
+// a backend for your tests. Package cohort lets the goroutines of a process share one place among the contenders, and
 // package semaphore lets several callers hold a name. Package singleflight builds on locks: when a
 // cache key expires, one process of the fleet loads it. Package window needs no locks: it limits how
 // often something happens, on the same servers.

@@ -204,6 +204,8 @@ func TestNamesInGuarantees(t *testing.T) {
 				dirs = append(dirs, "../..")
 			case "redisv9":
 				dirs = append(dirs, "../redislock")
+			case "sqllock":
+				dirs = append(dirs, "../../sqllock/internal/sqltest")
 			case "caches":
 				dirs = []string{"../bytecache", "../../memory", "../../redisv9", "../../redigo", "../../memcache"}
 			case "window":
