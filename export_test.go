@@ -6,3 +6,11 @@ func KeysOf(k *Keyed) int {
 	defer k.mu.Unlock()
 	return len(k.keys)
 }
+
+// Lines returns how many lines of callers that poll there are in the process.
+func Lines() (n int) {
+	for i := range lines {
+		n += lines[i].Waiting()
+	}
+	return n
+}

@@ -31,9 +31,10 @@ type hold struct {
 func (f *fake) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	f.mu.Lock()
 	f.acquire = append(f.acquire, token)
+	onAcquire := f.onAcquire
 	f.mu.Unlock()
-	if f.onAcquire != nil {
-		return f.onAcquire(ctx, token, ttl)
+	if onAcquire != nil {
+		return onAcquire(ctx, token, ttl)
 	}
 	return f.doAcquire(ctx, key, token, ttl)
 }
@@ -120,6 +121,13 @@ func (f *fake) extendBy(extend func(ctx context.Context, token string, ttl time.
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onExtend = extend
+}
+
+// acquireBy replaces Acquire while others may be calling it.
+func (f *fake) acquireBy(acquire func(ctx context.Context, token string, ttl time.Duration) (bool, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onAcquire = acquire
 }
 
 // steal gives the lock to another token.

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/golockers/locker/internal/inflight"
 	"github.com/golockers/locker/internal/undo"
-	"github.com/golockers/locker/internal/waithook"
 )
 
 // acquisition is one call of Lock, TryLock or Do. It ends with the deadline set or with an error,
@@ -22,7 +20,8 @@ type acquisition struct {
 	opts   options
 	obs    *observation // nil: not observed
 
-	refused  bool // an attempt was refused: giving up reports ErrHeld
+	refused  bool  // the lock was found to be held: giving up reports ErrHeld
+	failure  error // of the last attempt
 	deadline time.Time
 }
 
@@ -85,10 +84,6 @@ func (a *acquisition) wait(ctx context.Context) error {
 			return err
 		}
 	}
-	acquired, err := a.attempt(ctx)
-	if acquired || err != nil {
-		return err
-	}
 	return a.poll(ctx)
 }
 
@@ -107,57 +102,11 @@ func (a *acquisition) queue(ctx context.Context, l Waiter) error {
 	return a.won(ctx, deadline)
 }
 
-// poll tries again after each delay. On a Watcher it also subscribes. Once the watch is live,
-// poll tries at once, since it has missed any release before that. From then on it tries when
-// woken and, less often, after a delay, since an expiry wakes no watcher. Whatever goes wrong
-// with the watch, polling goes on.
-func (a *acquisition) poll(ctx context.Context) error {
-	waithook.Call(ctx)
-	var push push
-	if l, ok := a.locker.(Watcher); ok {
-		watchCtx, cancel := context.WithCancel(ctx)
-		defer a.leave(ctx, &push)
-		defer cancel()
-		push.subscribe(watchCtx, l, a.key)
-	}
-	backoff := a.opts.backoff
-	if backoff == nil {
-		backoff = pollBackoff
-	}
-	for attempt := 1; ; attempt++ {
-		live := push.sleep(ctx, backoff(attempt))
-		if err := ctx.Err(); err != nil {
-			return a.giveUp(ctx, err)
-		}
-		if live && a.opts.backoff == nil {
-			backoff, attempt = safetyBackoff, 0
-		}
-		acquired, err := a.attempt(ctx)
-		if acquired || err != nil {
-			return err
-		}
-	}
-}
-
-// leave abandons a Watch that has not returned. If it has panicked, that is the caller's panic. The
-// caller then has no lease, so the lock is released if it was taken.
-func (a *acquisition) leave(ctx context.Context, p *push) {
-	if p.watch == nil || p.watch.Leave(nil) {
-		return
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			a.cleanUp(ctx)
-			panic(v)
-		}
-	}()
-	_, _ = p.watch.Result()
-}
-
 // attempt makes one Acquire.
 func (a *acquisition) attempt(ctx context.Context) (acquired bool, err error) {
 	start := time.Now()
 	acquired, err = a.locker.Acquire(ctx, a.key, a.token, a.ttl)
+	a.failure = err
 	switch {
 	case err != nil:
 		a.cleanUpAfter(ctx, err)
@@ -243,57 +192,4 @@ func (a *acquisition) cleanUp(ctx context.Context) {
 		}
 		return released, err
 	}})
-}
-
-// push is a watch that is being set up while its waiter polls. The zero push is none.
-type push struct {
-	watch *inflight.Apart[<-chan struct{}]
-	ready <-chan struct{} // closed when watch has its outcome; nil when that is known
-	woken <-chan struct{} // nil until the watch is live
-}
-
-const (
-	firstWatchDelay = time.Second // before a Watch that failed is tried again, and twice that then
-	maxWatchDelay   = 30 * time.Second
-)
-
-func (p *push) subscribe(ctx context.Context, l Watcher, key string) {
-	p.watch = inflight.Go(func() (<-chan struct{}, error) {
-		for delay := firstWatchDelay; ; delay = min(2*delay, maxWatchDelay) {
-			woken, err := l.Watch(ctx, key)
-			if err == nil || errors.Is(err, errors.ErrUnsupported) {
-				return woken, err
-			}
-			timer := time.NewTimer(delay)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-				return nil, err
-			}
-		}
-	})
-	p.ready = p.watch.Done()
-}
-
-// sleep returns after d, when ctx ends, when woken, or when the watch has become live, which it
-// reports.
-func (p *push) sleep(ctx context.Context, d time.Duration) (live bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-p.woken:
-		case <-p.ready:
-			p.ready = nil
-			woken, err := p.watch.Result()
-			if err != nil {
-				continue
-			}
-			p.woken, live = woken, true
-		}
-		return live
-	}
 }

@@ -3,21 +3,26 @@
 // with no request, no goroutine and no timer, and leave without one.
 package line
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/golockers/locker/internal/table"
+)
 
 // Lines are the lines of one Locker, one for each key that somebody waits for. S is what the first
 // of a line hands on to its successor, such as the place in the backend's queue. The zero Lines is
 // ready for use.
 type Lines[K comparable, S any] struct {
 	mu    sync.Mutex
-	lines map[K]*line[K, S]
+	lines table.Table[K, *line[K, S]]
 }
 
-// line is a doubly linked list of places, and is in the map while it has any.
+// line is a doubly linked list of places, and is in the table while it has any.
 type line[K comparable, S any] struct {
 	key         K
 	first, last *Place[K, S]
 	state       S
+	begun       Place[K, S] // the one with which it began, here to save an allocation
 }
 
 // Place is a caller's place in a line.
@@ -32,23 +37,21 @@ type Place[K comparable, S any] struct {
 
 // Join takes the last place in the line of key. The caller has to Leave it.
 func (l *Lines[K, S]) Join(key K) *Place[K, S] {
-	p := &Place[K, S]{lines: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.lines[key]
-	if n == nil {
-		n = &line[K, S]{key: key, first: p}
-		if l.lines == nil {
-			l.lines = make(map[K]*line[K, S])
-		}
-		l.lines[key] = n
-		p.turn = now
+	var p *Place[K, S]
+	n, ok := l.lines.Get(key)
+	if ok {
+		p = &Place[K, S]{turn: make(chan struct{}), ahead: n.last}
+		n.last.after = p
 	} else {
-		p.turn = make(chan struct{})
-		p.ahead, n.last.after = n.last, p
+		n = &line[K, S]{key: key}
+		l.lines.Set(key, n)
+		p = &n.begun
+		p.turn, n.first = now, p
 	}
 	n.last = p
-	p.line, p.state = n, &n.state
+	p.lines, p.line, p.state = l, n, &n.state
 	return p
 }
 
@@ -95,7 +98,7 @@ func (p *Place[K, S]) Leave() (ended bool) {
 	}
 	n.first = p.after
 	if n.first == nil {
-		p.lines.drop(n)
+		p.lines.lines.Delete(n.key)
 		return true
 	}
 	close(n.first.turn)
@@ -112,7 +115,7 @@ func (p *Place[K, S]) Fail(err error) {
 	if n == nil || n.first != p {
 		panic("line: Fail by a place that is not the first")
 	}
-	p.lines.drop(n)
+	p.lines.lines.Delete(n.key)
 	p.line = nil
 	for q := p.after; q != nil; q = q.after {
 		q.line, q.err = nil, err
@@ -120,17 +123,9 @@ func (p *Place[K, S]) Fail(err error) {
 	}
 }
 
-// drop removes a line from the map, which is given up when it is empty, since a map never shrinks.
-func (l *Lines[K, S]) drop(n *line[K, S]) {
-	delete(l.lines, n.key)
-	if len(l.lines) == 0 {
-		l.lines = nil
-	}
-}
-
 // Waiting returns how many lines there are.
 func (l *Lines[K, S]) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.lines)
+	return l.lines.Len()
 }
