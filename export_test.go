@@ -4,7 +4,7 @@ package locker
 func KeysOf(k *Keyed) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.keys)
+	return max(k.held.Len(), k.line.Waiting())
 }
 
 // Lines returns how many lines of callers that poll there are in the process.

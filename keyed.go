@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/golockers/locker/internal/line"
+	"github.com/golockers/locker/internal/table"
 )
 
 // Keyed takes and releases locks by key alone, and keeps the leases itself. It is for libraries
@@ -22,22 +25,23 @@ type Keyed struct {
 	ttl    time.Duration
 	opts   []Option
 
+	line line.Lines[string, struct{}] // of the callers that hold or wait for a key
+
 	mu   sync.Mutex
-	keys map[string]*keyed
+	held table.Table[string, keyed]
 }
 
-// keyed is a key that is held or waited for.
+// keyed is a lock that is held.
 type keyed struct {
-	users int           // holding or waiting; guarded by Keyed's mu
-	turn  chan struct{} // holds a value while one of them has the turn
-	lease *Lease        // nil until it is acquired, and from Unlock on; guarded by Keyed's mu
+	place *line.Place[string, struct{}] // the first
+	lease *Lease
 }
 
 // NewKeyed returns a Keyed for the locks of l. Each is held for ttl and kept alive until it is
 // unlocked; opts apply to each, as they do to [Lock].
 func NewKeyed(l Locker, ttl time.Duration, opts ...Option) *Keyed {
 	opts = append([]Option{WithKeepAlive()}, opts...)
-	return &Keyed{locker: l, ttl: ttl, opts: opts, keys: make(map[string]*keyed)}
+	return &Keyed{locker: l, ttl: ttl, opts: opts}
 }
 
 // Lock waits for the lock of key as the function [Lock] does, and returns the same errors.
@@ -53,32 +57,29 @@ func (k *Keyed) TryLock(ctx context.Context, key string) (bool, error) {
 }
 
 func (k *Keyed) acquire(ctx context.Context, key string, wait bool) (acquired bool, err error) {
-	e := k.enter(key)
+	var place *line.Place[string, struct{}]
+	if wait {
+		place = k.line.Join(key)
+	} else if place = k.line.Begin(key); place == nil {
+		return false, nil
+	}
 	defer func() {
 		if !acquired {
-			k.leave(key, e)
+			place.Leave()
 		}
 	}()
 	select {
-	case e.turn <- struct{}{}:
+	case <-place.Turn():
 	default:
-		if !wait {
-			return false, nil
-		}
 		if k.isCarried(ctx, key) {
 			return false, wrap("lock", key, ErrDeadlock)
 		}
 		select {
-		case e.turn <- struct{}{}:
+		case <-place.Turn():
 		case <-ctx.Done():
 			return false, wrap("lock", key, fmt.Errorf("%w: %w", ctx.Err(), ErrHeld))
 		}
 	}
-	defer func() {
-		if !acquired {
-			<-e.turn
-		}
-	}()
 	var lease *Lease
 	if wait {
 		lease, err = Lock(ctx, k.locker, key, k.ttl, k.opts...)
@@ -93,8 +94,8 @@ func (k *Keyed) acquire(ctx context.Context, key string, wait bool) (acquired bo
 		return false, err
 	}
 	k.mu.Lock()
-	e.lease = lease
-	k.mu.Unlock()
+	defer k.mu.Unlock()
+	k.held.Set(key, keyed{place, lease})
 	return true, nil
 }
 
@@ -104,19 +105,14 @@ func (k *Keyed) acquire(ctx context.Context, key string, wait bool) (acquired bo
 // that could not be released ends with its ttl.
 func (k *Keyed) Unlock(ctx context.Context, key string) error {
 	k.mu.Lock()
-	e := k.keys[key]
-	if e == nil || e.lease == nil {
-		k.mu.Unlock()
+	held, ok := k.held.Get(key)
+	k.held.Delete(key)
+	k.mu.Unlock()
+	if !ok {
 		return wrap("unlock", key, ErrNotHeld)
 	}
-	lease := e.lease
-	e.lease = nil
-	k.mu.Unlock()
-	defer func() {
-		<-e.turn
-		k.leave(key, e)
-	}()
-	return lease.Unlock(ctx)
+	defer held.place.Leave()
+	return held.lease.Unlock(ctx)
 }
 
 // isCarried reports whether ctx carries a lease of the lock: then not even the caller that has the
@@ -125,24 +121,4 @@ func (k *Keyed) isCarried(ctx context.Context, key string) bool {
 	l, _, _ := reveal(k.locker)
 	o := apply(k.opts)
 	return isCarried(ctx, l, key, o.token)
-}
-
-func (k *Keyed) enter(key string) *keyed {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	e := k.keys[key]
-	if e == nil {
-		e = &keyed{turn: make(chan struct{}, 1)}
-		k.keys[key] = e
-	}
-	e.users++
-	return e
-}
-
-func (k *Keyed) leave(key string, e *keyed) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if e.users--; e.users == 0 {
-		delete(k.keys, key)
-	}
 }

@@ -39,19 +39,32 @@ type Place[K comparable, S any] struct {
 func (l *Lines[K, S]) Join(key K) *Place[K, S] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var p *Place[K, S]
 	n, ok := l.lines.Get(key)
-	if ok {
-		p = &Place[K, S]{turn: make(chan struct{}), ahead: n.last}
-		n.last.after = p
-	} else {
-		n = &line[K, S]{key: key}
-		l.lines.Set(key, n)
-		p = &n.begun
-		p.turn, n.first = now, p
+	if !ok {
+		return l.beginLocked(key)
 	}
-	n.last = p
-	p.lines, p.line, p.state = l, n, &n.state
+	p := &Place[K, S]{lines: l, line: n, state: &n.state, ahead: n.last, turn: make(chan struct{})}
+	n.last.after, n.last = p, p
+	return p
+}
+
+// Begin takes the first place in the line of key, as Join does, if nobody is in it. Otherwise it
+// returns nil.
+func (l *Lines[K, S]) Begin(key K) *Place[K, S] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.lines.Get(key); ok {
+		return nil
+	}
+	return l.beginLocked(key)
+}
+
+func (l *Lines[K, S]) beginLocked(key K) *Place[K, S] {
+	n := &line[K, S]{key: key}
+	p := &n.begun
+	*p = Place[K, S]{lines: l, line: n, state: &n.state, turn: now}
+	n.first, n.last = p, p
+	l.lines.Set(key, n)
 	return p
 }
 

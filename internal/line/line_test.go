@@ -46,6 +46,20 @@ func TestFirstComeFirstServed(t *testing.T) {
 	assert.True(t, other.Leave())
 }
 
+func TestBegin(t *testing.T) {
+	var l lines
+	a := l.Begin("k")
+	require.NotNil(t, a)
+	assert.True(t, isFirst(a))
+	assert.Nil(t, l.Begin("k"))
+	b := l.Join("k")
+	a.Leave()
+	assert.Nil(t, l.Begin("k"), "ahead of b, whose turn it is")
+	assert.True(t, isFirst(b))
+	assert.True(t, b.Leave())
+	assert.Zero(t, l.Waiting())
+}
+
 func TestFail(t *testing.T) {
 	var l lines
 	a, b, c := l.Join("k"), l.Join("k"), l.Join("k")
