@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
-	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker/internal/inflight"
@@ -30,9 +29,8 @@ type place = line.Place[polled, turn]
 
 // turn is what the first of a line has, and hands on.
 type turn struct {
-	refused atomic.Bool // the lock was found to be held; everyone in the line may load it
-	taken   bool        // the one before has just acquired the lock
-	push    push
+	taken bool // the one before has just acquired the lock
+	push  push
 }
 
 // join takes a place in the line for the lock of key. A Locker that cannot be the key of a map has
@@ -59,7 +57,7 @@ func (a *acquisition) poll(ctx context.Context) error {
 	if acquired, err := a.stand(ctx, p); acquired || err != nil {
 		return err
 	}
-	return a.contend(ctx, p.State())
+	return a.contend(ctx, p, p.State())
 }
 
 // stand waits until the caller is the first of its line, or the line has failed.
@@ -77,7 +75,7 @@ func (a *acquisition) stand(ctx context.Context, p *place) (acquired bool, err e
 	case <-p.Turn():
 	case <-ctx.Done():
 	}
-	a.refused = a.refused || p.State().refused.Load()
+	a.refused = a.refused || p.Refused()
 	if err := ctx.Err(); err != nil {
 		return false, a.giveUp(ctx, err)
 	}
@@ -88,7 +86,7 @@ func (a *acquisition) stand(ctx context.Context, p *place) (acquired bool, err e
 // subscribes. Once the watch is live, it tries at once, since it has missed any release before
 // that. From then on it tries when woken and, less often, after a delay, since an expiry wakes no
 // watcher. Whatever goes wrong with the watch, polling goes on.
-func (a *acquisition) contend(ctx context.Context, t *turn) error {
+func (a *acquisition) contend(ctx context.Context, p *place, t *turn) error {
 	backoff := a.opts.backoff
 	switch {
 	case backoff != nil:
@@ -102,14 +100,16 @@ func (a *acquisition) contend(ctx context.Context, t *turn) error {
 			t.taken, a.refused = false, true
 		} else {
 			acquired, err := a.attempt(ctx)
+			if acquired {
+				t.taken = true
+				p.Refuse() // the others
+			}
 			if acquired || err != nil {
-				t.taken = acquired
-				t.refused.Store(acquired || t.refused.Load())
 				return err
 			}
 		}
 		if attempt == 1 {
-			t.refused.Store(true)
+			p.Refuse()
 			waithook.Call(ctx)
 			t.push.subscribe(ctx, a.locker, a.key)
 		}
@@ -127,11 +127,12 @@ func (a *acquisition) contend(ctx context.Context, t *turn) error {
 // own context or arguments is not. The last one ends the watch.
 func (a *acquisition) leave(ctx context.Context, p *place) {
 	if a.failure != nil && ctx.Err() == nil && !isInvalid(a.failure) && isFirst(p) {
+		t := p.State()
 		p.Fail(a.failure)
-	} else if !p.Leave() {
-		return
+		a.end(ctx, &t.push)
+	} else if p.Leave() {
+		a.end(ctx, &p.State().push)
 	}
-	a.end(ctx, &p.State().push)
 }
 
 // end ends a watch, even one that has not returned. If it has panicked, that is the caller's panic.

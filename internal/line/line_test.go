@@ -46,6 +46,17 @@ func TestFirstComeFirstServed(t *testing.T) {
 	assert.True(t, other.Leave())
 }
 
+// A place that leaves just as it gets its turn has the state to put away.
+func TestStateOfTheLast(t *testing.T) {
+	var l lines
+	a, b := l.Join("k"), l.Join("k")
+	*a.State() = 7
+	assert.Nil(t, b.State())
+	assert.False(t, a.Leave())
+	assert.True(t, b.Leave())
+	assert.Equal(t, 7, *b.State())
+}
+
 func TestBegin(t *testing.T) {
 	var l lines
 	a := l.Begin("k")
@@ -111,6 +122,47 @@ func FuzzSchedules(f *testing.F) {
 			require.Equal(t, min(len(model), 1), l.Waiting())
 		}
 	})
+}
+
+// Of a line for several permits, each of the first has a State of its own, which goes to whoever has
+// the next turn.
+func TestSeveralTurns(t *testing.T) {
+	var l lines
+	var all []*place
+	for i := range 5 {
+		all = append(all, l.JoinN("k", 2))
+		assert.Equal(t, i < 2, isFirst(all[i]))
+		if i < 2 {
+			*all[i].State() = i + 1
+		}
+	}
+	assert.Nil(t, all[2].State())
+	assert.True(t, all[1].HasNext())
+	assert.False(t, all[0].Refused())
+	all[1].Refuse()
+	assert.True(t, all[4].Refused())
+	assert.False(t, all[1].Leave())
+	assert.True(t, isFirst(all[2]))
+	assert.Equal(t, 2, *all[2].State(), "not handed on")
+	assert.False(t, all[3].Leave(), "it had no turn")
+	assert.False(t, all[0].Leave())
+	assert.Equal(t, 1, *all[4].State())
+	assert.False(t, all[4].HasNext())
+	assert.True(t, all[2].Leave(), "nobody is left who could use it")
+	late := l.JoinN("k", 2)
+	assert.True(t, isFirst(late))
+	assert.Zero(t, *late.State())
+	waits := l.JoinN("k", 2)
+	failure := errors.New("down")
+	late.Fail(failure)
+	<-waits.Turn()
+	assert.Equal(t, failure, waits.Err())
+	assert.False(t, waits.Leave())
+	assert.NoError(t, all[4].Err(), "it has asked the backend itself")
+	other := l.Join("k")
+	assert.True(t, all[4].Leave())
+	assert.True(t, other.Leave())
+	assert.Zero(t, l.Waiting())
 }
 
 // Callers of many goroutines have their turns one at a time, and nothing stays.
