@@ -36,7 +36,7 @@ type Info struct {
 	Key     string
 	Token   string        // of the holder; empty if the lock is free
 	TTL     time.Duration // left to the holder; negative if there is no expiry or it is not known
-	Waiters int           // in the backend's queue; -1 if not known
+	Waiters int           // places in the backend's queue, one for each process; -1 if not known
 }
 
 // Break takes the lock of key away from its holder: it releases the lock with the holder's token.

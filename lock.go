@@ -24,14 +24,15 @@ func TryLock(ctx context.Context, l Locker, key string, ttl time.Duration, opts 
 	return lock(ctx, "try lock", l, key, ttl, apply(opts), false, true)
 }
 
-// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. On a [Waiter]
-// it waits in the backend's queue. Elsewhere it polls (see [WithBackoff]); on a [Watcher] a
-// release wakes it, and once the subscription is live it polls less often. A subscription that
-// fails or hangs does not delay Lock, which polls meanwhile and subscribes again.
+// Lock takes the lock of key for ttl, and waits for it for as long as ctx allows. Callers that wait
+// for a lock of the same Locker are served in the order in which they came. On a [Waiter] their
+// process takes its turn in the backend's queue. Elsewhere the first of them polls (see
+// [WithBackoff]) and the others make no request; on a [Watcher] a release wakes it, and once the
+// subscription is live it polls less often. A subscription that fails or hangs does not delay Lock.
 //
-// The errors are those of [TryLock], with one difference: if ctx ends after an attempt was refused,
-// the error wraps both ctx's error and [ErrHeld]. Lock returns a backend error immediately. To
-// survive a server restart, use [WithRetry].
+// The errors are those of [TryLock], with one difference: if ctx ends after the lock was found to be
+// held, the error wraps both ctx's error and [ErrHeld]. A backend error is immediately that of all
+// callers that wait. To survive a server restart, use [WithRetry].
 //
 // If ctx carries a lease of the same lock (see [FromContext]), Lock would wait for its own caller.
 // It returns [ErrDeadlock] instead.

@@ -43,6 +43,10 @@ type Backoff func(attempt int) time.Duration
 // used if b is nil, starts at 1 to 2 milliseconds and doubles up to 25 to 50. On a [Watcher], once
 // the subscription is live, the default starts again at 50 to 100 milliseconds and doubles up to
 // 0.5 to 1 second. On a [Waiter] there is no polling and WithBackoff has no effect.
+//
+// Of the callers in a process that wait for the same lock only the first makes attempts, with its
+// own backoff, and the others wait for it. If their Locker cannot be the key of a map, such as a
+// struct that contains a function, each of them polls by itself.
 func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 
 // WithRetry makes [Lock], [Do], [LockAll] and [DoAll] retry after backend errors, such as those
