@@ -2,9 +2,10 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // TryLock makes one attempt to take the lock of key for ttl. If another token holds the lock, or is
@@ -122,7 +123,7 @@ func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duratio
 	return newLease(ctx, obs, l, key, a.token, ttl, a.deadline, o), nil
 }
 
-var errNilLocker = errors.New("nil Locker")
+var errNilLocker = misuse.New("nil Locker")
 
 const maxName = 1024 // bytes, of a key and of a token
 

@@ -64,6 +64,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // Locker is what a backend implements. It is stateless: the token that proves ownership is an
@@ -210,6 +212,10 @@ var (
 
 	// ErrInvalidToken means that a token is empty or longer than 1,024 bytes.
 	ErrInvalidToken = errors.New("invalid token")
+
+	// ErrInvalidLocker means that a Locker, or a Cache of one of its adapters, can never work: it
+	// is nil, or was made with arguments that it cannot work with, such as a nil client.
+	ErrInvalidLocker = misuse.ErrInvalidLocker
 
 	// ErrClosed means that a Loader of package singleflight was used after its Close.
 	ErrClosed = errors.New("the Loader is closed")

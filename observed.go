@@ -5,6 +5,8 @@ import (
 	"errors"
 	"iter"
 	"time"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // Observed returns a Locker that behaves as l does and reports to o what happens to its
@@ -55,7 +57,7 @@ func reveal(l Locker) (Locker, Observer, error) {
 	return o.Locker, o.observer, nil
 }
 
-var errNilObserver = errors.New("nil Observer")
+var errNilObserver = misuse.New("nil Observer")
 
 // Substitute returns l with the observer of o. A Locker of package cohort acquires through a Locker
 // of its own, and with this method and Behind each of these acquisitions is reported as one. It

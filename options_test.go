@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golockers/locker"
@@ -365,4 +367,22 @@ func TestWithOwner(t *testing.T) {
 	require.NoError(t, lease.Unlock(t.Context()))
 	lease = tryLock(t, l, time.Minute, locker.WithOwner("me"), locker.WithToken("mine"))
 	assert.Equal(t, "mine", lease.Token())
+}
+
+// The longest durations are options like any other.
+func TestLongestDurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, opt := range []locker.Option{
+			locker.WithKeepAlive(), locker.WithMaxHold(math.MaxInt64), locker.WithMinHold(math.MaxInt64),
+		} {
+			l := memory.New()
+			lease, err := locker.Lock(t.Context(), l, "k", math.MaxInt64, locker.WithKeepAlive(), opt)
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			_, err = locker.TryLock(t.Context(), l, "k", time.Second)
+			require.ErrorIs(t, err, locker.ErrHeld)
+			require.NoError(t, lease.Extend(t.Context(), math.MaxInt64))
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+	})
 }

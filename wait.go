@@ -177,7 +177,8 @@ func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
 // isInvalid reports whether err means that nothing happened, since a request with these arguments
 // was impossible.
 func isInvalid(err error) bool {
-	return errors.Is(err, ErrInvalidTTL) || errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidToken)
+	return errors.Is(err, ErrInvalidTTL) || errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidToken) ||
+		errors.Is(err, ErrInvalidLocker)
 }
 
 // cleanUp releases in the background a token that may hold the lock without a lease: its

@@ -32,6 +32,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/lazyctx"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/owner"
 	"github.com/golockers/locker/internal/waithook"
 )
@@ -339,9 +340,11 @@ func (l *Locker) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
+var errNilLocker = misuse.New("cohort: nil Locker")
+
 func (l *Locker) isUsable() error {
 	if l == nil || l.inner == nil {
-		return errors.New("cohort: nil Locker")
+		return errNilLocker
 	}
 	return l.invalid
 }

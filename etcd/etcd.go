@@ -63,6 +63,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/misuse"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -128,7 +129,7 @@ func New(client *clientv3.Client, opts ...Option) *Locker {
 }
 
 var (
-	errNoClient = errors.New("etcd: nil client")
+	errNoClient = misuse.New("etcd: nil client")
 	errClosed   = errors.New("etcd: closed client")
 	errChanging = errors.New("the lock, or the leader of the cluster, changed during each of three tries")
 )

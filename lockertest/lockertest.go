@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/memory"
 )
 
@@ -336,15 +337,23 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 
 // seen is info with the token that callers know.
 func (l *Locker) seen(info locker.Info) locker.Info {
+	if l == nil {
+		return info
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	info.Token = l.name(l.outside, info.Key, info.Token)
 	return info
 }
 
+var errNil = misuse.New("lockertest: nil Locker")
+
 // begin records a call, and returns its token in memory, a function to call with the result, and
 // the error that was arranged for it.
 func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok bool, err error), err error) {
+	if l == nil {
+		return "", func(bool, error) {}, errNil
+	}
 	l.mu.Lock()
 	if len(l.calls) == maxCalls {
 		l.calls = l.calls[1:]

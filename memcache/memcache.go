@@ -76,6 +76,7 @@ import (
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/misuse"
 )
 
 var _ locker.Inspector = (*Locker)(nil)
@@ -92,7 +93,7 @@ const (
 )
 
 var (
-	errNoClient = errors.New("memcache: nil client")
+	errNoClient = misuse.New("memcache: nil client")
 	errNoCAS    = errors.New("the server keeps no cas numbers (memcached -C)")
 	errChanging = errors.New("the item kept changing between reading and writing it")
 )

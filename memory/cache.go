@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/bytecache"
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
@@ -144,7 +145,7 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 func (c *Cache[V]) check(ctx context.Context, operation, key string) error {
 	err := bytecache.CheckTimes(c.config.TTL, c.config.Stale, c.config.TTLOf != nil)
 	if err == nil && c.config.MaxEntries < 0 {
-		err = fmt.Errorf("CacheConfig.MaxEntries is negative: %d", c.config.MaxEntries)
+		err = misuse.New(fmt.Sprintf("CacheConfig.MaxEntries is negative: %d", c.config.MaxEntries))
 	}
 	if err == nil {
 		err = ctx.Err()

@@ -14,7 +14,6 @@ package memory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/waithook"
 )
 
@@ -231,7 +231,7 @@ func (l *Locker) check(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-var errNil = errors.New("memory: nil Locker")
+var errNil = misuse.New("memory: nil Locker")
 
 // lock locks the shard of key.
 func (l *Locker) lock(key string) *shard {

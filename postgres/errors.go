@@ -7,9 +7,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
-var errNoPool = errors.New("postgres: nil pool")
+var errNoPool = misuse.New("postgres: nil pool")
 
 // SQLSTATEs of errors.
 const (

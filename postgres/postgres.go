@@ -68,6 +68,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/pubsub"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -163,7 +164,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Locker {
 	o, id, err := complete(opts)
 	switch {
 	case err != nil:
-		l.err = err
+		l.err = misuse.New(err.Error())
 		return l
 	case pool == nil:
 		l.err = errNoPool

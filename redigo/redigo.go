@@ -61,7 +61,6 @@ package redigo
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -69,6 +68,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/pubsub"
 	"github.com/gomodule/redigo/redis"
 )
@@ -95,7 +95,7 @@ const (
 // lock.
 func garbage(ttl time.Duration) int64 { return int64((ttl + outlives) / time.Second) }
 
-var errNilPool = errors.New("redigo: nil pool")
+var errNilPool = misuse.New("redigo: nil pool")
 
 // Locker keeps locks on the server that a pool's connections lead to. It is safe for concurrent
 // use. Lockers whose pools lead to the same database and whose prefixes are the same share their

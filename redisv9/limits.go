@@ -1,11 +1,11 @@
 package redisv9
 
 import (
-	"errors"
 	"reflect"
 	"time"
 
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
 )
@@ -88,7 +88,7 @@ func relaxedTimeout(options any) time.Duration {
 	return d
 }
 
-var errAutoPipeliner = errors.New(
+var errAutoPipeliner = misuse.New(
 	"the client is an AutoPipeliner, which ignores contexts: pass the client that it was made from")
 
 // isAutoPipeliner reports whether client is go-redis's AutoPipeliner or embeds one. Its commands do

@@ -68,11 +68,11 @@ package redisv9
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/demand"
+	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/permits"
 	"github.com/golockers/locker/internal/redislock"
 	"github.com/redis/go-redis/v9"
@@ -208,7 +208,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	return l
 }
 
-var errNoClient = errors.New("redisv9: nil client")
+var errNoClient = misuse.New("redisv9: nil client")
 
 // Acquire takes the lock for token if it is free, for ttl rounded up to a millisecond, in one
 // request. It is refused when another token holds the lock or is next in the queue for it on this

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // A client does not export its options, so these limits hold for all clients.
@@ -20,8 +22,8 @@ const (
 )
 
 var (
-	errNoClient = errors.New("rueidis: nil client")
-	errLifetime = errors.New("rueidis: the client has a ConnLifetime, after which it may repeat requests; " +
+	errNoClient = misuse.New("rueidis: nil client")
+	errLifetime = misuse.New("rueidis: the client has a ConnLifetime, after which it may repeat requests; " +
 		"use a client without one")
 	errNoReply = fmt.Errorf("no reply within %v", callTimeout)
 )

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/misuse"
 )
 
 var (
@@ -72,10 +73,10 @@ func base(key string) string {
 // check returns an error if the arguments of NewLocker were invalid.
 func (l *Locker) check() error {
 	switch {
-	case l.inner == nil:
-		return errors.New("nil Locker")
+	case l == nil || l.inner == nil:
+		return misuse.New("nil Locker")
 	case l.n < 1:
-		return fmt.Errorf("%d permits: a semaphore has 1 or more", l.n)
+		return misuse.New(fmt.Sprintf("%d permits: a semaphore has 1 or more", l.n))
 	}
 	return nil
 }
@@ -213,6 +214,9 @@ func (l *Locker) with(ctx context.Context, key, token string, use func(i int) (b
 // Permit returns the number of the permit of key that token holds, from 1 to N. It returns 0 if
 // this Locker has not acquired or extended a permit for token.
 func (l *Locker) Permit(key, token string) int {
+	if l == nil {
+		return 0
+	}
 	i, ok := l.known.get(key, token)
 	if !ok || i == none {
 		return 0

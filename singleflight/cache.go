@@ -115,7 +115,11 @@ func (l *Loader[V]) probeCache(ctx context.Context, key string) {
 	began := time.Now()
 	getCtx := lazyctx.WithoutCancel(ctx, began.Add(l.backendTimeout))
 	defer getCtx.Cancel()
-	if _, _, err := l.cache.Get(getCtx, key); err != nil {
+	err := recovered(key, func() error {
+		_, _, err := l.cache.Get(getCtx, key)
+		return err
+	})
+	if err != nil {
 		if isNoAnswer(l.cacheBreaker.failed(getCtx, key, began, err)) {
 			return
 		}

@@ -2,11 +2,13 @@ package singleflight
 
 import (
 	"fmt"
+	"runtime/debug"
 )
 
 // PanicError is the error of [Group.Do] and [Loader.Load] for callers that waited for a function
-// that panicked. The caller whose function it is panics itself. If Value is an error, [errors.Is]
-// and [errors.As] find it.
+// that panicked. The caller whose function it is panics itself. A Cache that panics while it stores
+// a value is a StoreFailed event with this error, and one that panics while it deletes a value makes
+// [Loader.Update] return it. If Value is an error, [errors.Is] and [errors.As] find it.
 type PanicError struct {
 	Value any    // what the function panicked with
 	Stack []byte // where, as [debug.Stack] formats it
@@ -23,6 +25,17 @@ func (e *PanicError) Error() string {
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
+}
+
+// recovered calls a method of the user's cache where nobody but the program would see its panic, and
+// returns the panic as an error.
+func recovered(key string, call func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &PanicError{Value: r, Stack: debug.Stack(), key: key}
+		}
+	}()
+	return call()
 }
 
 // exitError is the error of a call whose fn called runtime.Goexit, perhaps through

@@ -116,7 +116,10 @@ func (l *Loader[V]) loadHeld(ctx context.Context, key string) (v V, err error) {
 // readShared reads the cache for a flight that callers have joined, and more join during the read.
 func (l *Loader[V]) readShared(ctx context.Context, key string) (v V, ok bool, err error) {
 	alone := l.forgotten.has(key)
-	v, ok, err = l.read(ctx, key)
+	err = recovered(key, func() (err error) { // nobody may be left to see a panic
+		v, ok, err = l.read(ctx, key)
+		return err
+	})
 	if ok && alone {
 		var zero V
 		return zero, false, errReadAlone

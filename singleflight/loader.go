@@ -50,7 +50,8 @@ type Loader[V any] struct {
 
 // NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key
 // has the name of the key. Loaders that load different things and share a Locker need different
-// keys, or [WithKeyPrefix]. Without a Locker, a Cache or a source every Load returns an error.
+// keys, or [WithKeyPrefix]. Without a source, or if the Locker or the Cache can never work, such as a
+// nil one, every Load that needs it returns an error.
 //
 // source's context has the values of the first caller's, but not its cancellation: a load whose
 // callers have all left goes on and is stored. It carries that caller's leases (see

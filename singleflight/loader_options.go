@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// LoaderOption configures a [Loader].
+// LoaderOption configures a [Loader]. A duration of more than four years counts as four years.
 type LoaderOption func(*loaderOptions)
 
 type loaderOptions struct {
@@ -52,7 +52,7 @@ func WithMaxHold(d time.Duration) LoaderOption {
 // that, so that processes that began to wait together do not all call the source together. A
 // positive d is used without a random part.
 func WithMaxWait(d time.Duration) LoaderOption {
-	return func(o *loaderOptions) { o.maxWait = max(d, 0) }
+	return func(o *loaderOptions) { o.maxWait = orDefault(d, 0) }
 }
 
 // WithBackendTimeout limits how long a request to the cache or to the locks may take, and how
@@ -76,7 +76,11 @@ func WithOutagePause(d time.Duration) LoaderOption {
 // later miss of its key starts one. A refresh that takes longer than MaxHold no longer counts.
 // The default, used when n <= 0, is 64.
 func WithMaxRefreshes(n int) LoaderOption {
-	return func(o *loaderOptions) { o.maxRefreshes = orDefault(n, defaultOptions.maxRefreshes) }
+	return func(o *loaderOptions) {
+		if o.maxRefreshes = n; n <= 0 {
+			o.maxRefreshes = defaultOptions.maxRefreshes
+		}
+	}
 }
 
 // WithFailClosed makes Load return the error when the backend of the locks or of the cache fails.
@@ -94,9 +98,13 @@ func WithKeyPrefix(prefix string) LoaderOption {
 	return func(o *loaderOptions) { o.keyPrefix = prefix }
 }
 
-func orDefault[T int | time.Duration](v, otherwise T) T {
-	if v <= 0 {
+// longest is the longest time of an option. Sums and multiples of such times that a Loader needs,
+// up to about 60 of them, are still durations.
+const longest = 4 * 365 * 24 * time.Hour
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d <= 0 {
 		return otherwise
 	}
-	return v
+	return min(d, longest)
 }

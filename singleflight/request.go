@@ -157,8 +157,10 @@ func isHeld(lease *locker.Lease) bool {
 	}
 }
 
+// isInvalid reports whether err is that of a misuse, which no other attempt would mend.
 func isInvalid(err error) bool {
-	return errors.Is(err, locker.ErrInvalidTTL) || errors.Is(err, locker.ErrInvalidKey)
+	return errors.Is(err, locker.ErrInvalidTTL) || errors.Is(err, locker.ErrInvalidKey) ||
+		errors.Is(err, locker.ErrInvalidToken) || errors.Is(err, locker.ErrInvalidLocker)
 }
 
 func isNoAnswer(err error) bool { return errors.As(err, new(*noAnswerError)) }

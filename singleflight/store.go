@@ -153,13 +153,14 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 		l.storeFailed(ctx, s, began, locker.ErrNotHeld)
 		return
 	}
-	var err error
 	stored := true
-	if s.how == add {
-		stored, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
-	} else {
-		err = l.cache.Set(setCtx, s.key, s.v)
-	}
+	err := recovered(s.key, func() (err error) {
+		if s.how == add {
+			stored, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
+			return err
+		}
+		return l.cache.Set(setCtx, s.key, s.v)
+	})
 	if err == nil {
 		l.cacheBreaker.succeeded(s.key, began)
 		l.unstored.clear(s.key)

@@ -153,7 +153,9 @@ func (l *Loader[V]) delete(ctx context.Context, key string) error {
 	deleteCtx := lazyctx.WithoutCancel(ctx, deadline)
 	defer deleteCtx.Cancel()
 	returned := make(chan error, 1)
-	go func() { returned <- l.cache.(Deleter[V]).Delete(deleteCtx, key) }()
+	go func() {
+		returned <- recovered(key, func() error { return l.cache.(Deleter[V]).Delete(deleteCtx, key) })
+	}()
 	timer := time.NewTimer(l.backendTimeout + l.cacheBreaker.patience())
 	defer timer.Stop()
 	var err error

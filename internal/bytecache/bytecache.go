@@ -5,10 +5,11 @@ package bytecache
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // Config is the CacheConfig of the adapters with a server, which document it.
@@ -65,11 +66,11 @@ func New[V any](adapter string, c Config[V], newStore func(prefix string, stale 
 func CheckTimes(ttl, stale time.Duration, hasTTLOf bool) error {
 	switch {
 	case ttl < 0:
-		return fmt.Errorf("CacheConfig.TTL is negative: %v", ttl)
+		return misuse.New(fmt.Sprintf("CacheConfig.TTL is negative: %v", ttl))
 	case stale < 0:
-		return fmt.Errorf("CacheConfig.Stale is negative: %v", stale)
+		return misuse.New(fmt.Sprintf("CacheConfig.Stale is negative: %v", stale))
 	case ttl == 0 && !hasTTLOf:
-		return errors.New("CacheConfig.TTL is 0 and TTLOf is nil")
+		return misuse.New("CacheConfig.TTL is 0 and TTLOf is nil")
 	}
 	return nil
 }
