@@ -12,6 +12,7 @@ import (
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
 	"github.com/golockers/locker/internal/bytecache"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 // CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
@@ -37,7 +38,8 @@ type CacheConfig[V any] struct {
 }
 
 // Cache keeps values in memcached, for a Loader of package singleflight or for use by itself: it is
-// a singleflight.Cache, Adder, StaleCache and Deleter. It is safe for concurrent use.
+// a singleflight.Cache, Adder, StaleCache and Deleter, and a slots.Keeper. It is safe for concurrent
+// use.
 //
 // The value of k is the item "cache:k", or a hash of that as for locks. Its flags are 1130455912
 // (the bytes "Cach"), and it contains the time until which the value is fresh, in milliseconds
@@ -103,6 +105,16 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V) error {
 // did. If the item changes under it three times in a row, that is an error.
 func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err error) {
 	return c.values.Add(ctx, key, v)
+}
+
+// Look implements [slots.Keeper].
+func (c *Cache[V]) Look(ctx context.Context, all ...*slots.Slot[V]) error {
+	return c.values.Look(ctx, all...)
+}
+
+// Put implements [slots.Keeper].
+func (c *Cache[V]) Put(ctx context.Context, all ...*slots.Slot[V]) error {
+	return c.values.Put(ctx, all...)
 }
 
 // Delete removes the value of key, fresh or stale. It is not an error if there is none.
@@ -246,8 +258,12 @@ func (s *cacheStore) item(itemKey string, b []byte, ttl time.Duration) *gomemcac
 	}
 }
 
-// cachedValue returns what item holds, and until when that is fresh.
+// cachedValue returns what item holds, and until when that is fresh. An item that holds a load has
+// none, and its end is the zero time.
 func cachedValue(item *gomemcache.Item) (b []byte, end time.Time, err error) {
+	if item.Flags == loadFlags {
+		return nil, end, nil
+	}
 	ms, b, ok := bytes.Cut(item.Value, []byte{':'})
 	n, err := strconv.ParseInt(string(ms), 10, 64)
 	if item.Flags != cacheFlags || !ok || err != nil {

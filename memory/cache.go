@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -28,8 +29,8 @@ type CacheConfig[V any] struct {
 }
 
 // Cache keeps values in this process, for a Loader of package singleflight or for use by itself: it
-// is a singleflight.Cache, Adder, StaleCache and Deleter. It is safe for concurrent use and must
-// not be copied. Each Cache is a backend of its own.
+// is a singleflight.Cache, Adder, StaleCache and Deleter, and a slots.Keeper. It is safe for
+// concurrent use and must not be copied. Each Cache is a backend of its own.
 //
 // Values are kept as they are: all callers that get a value of a reference type share what it
 // refers to, and must not change it.
@@ -53,6 +54,7 @@ type Cache[V any] struct {
 	slots []cacheSlot[V]
 	hand  int // the slot that the next sweep looks at
 	peak  int // the most slots that there were
+	loads uint64
 }
 
 type cacheSlot[V any] struct {
@@ -60,7 +62,19 @@ type cacheSlot[V any] struct {
 	v          V
 	fresh, end time.Duration // until when, by clock
 	read       bool          // since makeRoom looked at it
+
+	load     uint64        // the version of the load that is under way, or has failed; 0: none
+	loadEnd  time.Duration // until when the load is remembered
+	failed   bool
+	failedAt time.Duration
+	failure  string
 }
+
+// never is the end of what is not there.
+const never = time.Duration(math.MinInt64)
+
+// keptUntil returns when nothing of s is needed any more.
+func (s *cacheSlot[V]) keptUntil() time.Duration { return max(s.end, s.loadEnd) }
 
 // sweepSlots is how many slots an operation sweeps.
 const sweepSlots = 2
@@ -170,8 +184,12 @@ func (c *Cache[V]) put(key string, v V, ttl, now time.Duration) {
 		return
 	}
 	fresh := after(now, ttl)
-	s := cacheSlot[V]{key: key, v: v, fresh: fresh, end: after(fresh, c.config.Stale)}
-	if i, exists := c.index[key]; exists {
+	c.enter(cacheSlot[V]{key: key, v: v, fresh: fresh, end: after(fresh, c.config.Stale), loadEnd: never}, now)
+}
+
+// enter puts s in its key's place.
+func (c *Cache[V]) enter(s cacheSlot[V], now time.Duration) {
+	if i, exists := c.index[s.key]; exists {
 		c.slots[i] = s
 		return
 	}
@@ -181,7 +199,7 @@ func (c *Cache[V]) put(key string, v V, ttl, now time.Duration) {
 	if c.index == nil {
 		c.index = make(map[string]int)
 	}
-	c.index[key] = len(c.slots)
+	c.index[s.key] = len(c.slots)
 	c.slots = append(c.slots, s)
 	c.peak = max(c.peak, len(c.slots))
 }
@@ -191,7 +209,7 @@ func (c *Cache[V]) put(key string, v V, ttl, now time.Duration) {
 func (c *Cache[V]) makeRoom(now time.Duration) {
 	for range sweepSize {
 		s := &c.slots[c.hand%len(c.slots)]
-		if !s.read || s.end <= now {
+		if !s.read || s.keptUntil() <= now {
 			break
 		}
 		s.read = false
@@ -206,7 +224,7 @@ func (c *Cache[V]) sweep(now time.Duration) {
 		if c.hand >= len(c.slots) {
 			c.hand = 0
 		}
-		if s := &c.slots[c.hand]; s.end > now {
+		if s := &c.slots[c.hand]; s.keptUntil() > now {
 			c.hand++
 		} else {
 			c.remove(s.key) // another is in that slot now

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/bytecache"
+	"github.com/golockers/locker/singleflight/slots"
 	"github.com/gomodule/redigo/redis"
 )
 
@@ -34,7 +35,8 @@ type CacheConfig[V any] struct {
 }
 
 // Cache keeps values in Redis, for a Loader of package singleflight or for use by itself: it is a
-// singleflight.Cache, Adder, StaleCache and Deleter. It is safe for concurrent use.
+// singleflight.Cache, Adder, StaleCache and Deleter, and a slots.Keeper. It is safe for concurrent
+// use.
 //
 // The value of k is the key "cache:k", without anything around what Marshal returned, so other
 // programs can read it, write it and delete it. The format is that of redisv9.Cache. A value
@@ -93,6 +95,16 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V) error {
 // did. If the key changes under it four times in a row, that is an error.
 func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err error) {
 	return c.values.Add(ctx, key, v)
+}
+
+// Look implements [slots.Keeper].
+func (c *Cache[V]) Look(ctx context.Context, all ...*slots.Slot[V]) error {
+	return c.values.Look(ctx, all...)
+}
+
+// Put implements [slots.Keeper].
+func (c *Cache[V]) Put(ctx context.Context, all ...*slots.Slot[V]) error {
+	return c.values.Put(ctx, all...)
 }
 
 // Delete removes the value of key, fresh or stale. It is not an error if there is none.
@@ -156,7 +168,7 @@ func found(b []byte, err error) ([]byte, bool, error) {
 
 func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
 	_, err := cacheCall(ctx, s, key, true, func(o *operation) (struct{}, error) {
-		_, err := o.do(command{"PSETEX", o.key, s.lifetime(ttl), b})
+		_, err := o.multi(s.store(o.key, key, s.lifetime(ttl), b)...)
 		return struct{}{}, err
 	})
 	return err
@@ -181,7 +193,7 @@ func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Dur
 				o.watching = err != nil
 				return false, err
 			}
-			results, err := o.multi(command{"PSETEX", o.key, s.lifetime(ttl), b})
+			results, err := o.multi(s.store(o.key, key, s.lifetime(ttl), b)...)
 			if err != nil || results != nil {
 				return err == nil, err
 			}
@@ -192,7 +204,7 @@ func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Dur
 
 func (s *cacheStore) Delete(ctx context.Context, key string) error {
 	_, err := cacheCall(ctx, s, key, true, func(o *operation) (struct{}, error) {
-		_, err := o.do(command{"DEL", o.key})
+		_, err := o.do(command{"DEL", o.key, s.loadKey(key)})
 		return struct{}{}, err
 	})
 	return err

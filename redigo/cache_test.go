@@ -32,7 +32,7 @@ func TestCacheOnServer(t *testing.T) {
 	ctx := t.Context()
 	c := NewCache(pool, CacheConfig[[]string]{TTL: time.Minute, Stale: time.Hour})
 	require.NoError(t, c.Set(ctx, "k", []string{"a", "b"}))
-	assert.Equal(t, []string{"PSETEX"}, w.requests())
+	assert.Equal(t, []string{"MULTI PSETEX DEL EXEC"}, w.requests())
 	assert.Equal(t, `["a","b"]`, raw.string("GET", "cache:k"))
 	assert.InDelta(t, 3660, raw.do("TTL", "cache:k"), 20)
 	v, ok, err := c.Get(ctx, "k")
@@ -75,7 +75,7 @@ func TestCacheAddRepeats(t *testing.T) {
 	c := NewCache(pool, CacheConfig[string]{TTL: time.Minute, Stale: time.Hour})
 	changes := 0
 	w.onSending(func(request string) {
-		if request == "MULTI PSETEX EXEC" && changes > 0 {
+		if request == "MULTI PSETEX DEL EXEC" && changes > 0 {
 			changes--
 			raw.do("PSETEX", "cache:k", 3600_000-changes, `"stale"`)
 		}

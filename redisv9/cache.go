@@ -8,6 +8,7 @@ import (
 
 	"github.com/golockers/locker/internal/bytecache"
 	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/singleflight/slots"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -36,7 +37,8 @@ type CacheConfig[V any] struct {
 }
 
 // Cache keeps values in Redis, for a Loader of package singleflight or for use by itself: it is a
-// singleflight.Cache, Adder, StaleCache and Deleter. It is safe for concurrent use.
+// singleflight.Cache, Adder, StaleCache and Deleter, and a slots.Keeper. It is safe for concurrent
+// use.
 //
 // The value of k is the key "cache:k", without anything around what Marshal returned, so other
 // programs can read it, write it and delete it. A value without an expiry is fresh until it is
@@ -73,7 +75,8 @@ type Cache[V any] struct{ values bytecache.Cache[V] }
 func NewCache[V any](client redis.UniversalClient, c CacheConfig[V]) *Cache[V] {
 	return &Cache[V]{bytecache.New("redisv9", bytecache.Config[V](c),
 		func(prefix string, stale time.Duration) bytecache.Store {
-			return &cacheStore{l: New(client), prefix: prefix, stale: bytecache.Ceil(stale, time.Millisecond)}
+			_, single := client.(*redis.Client)
+			return &cacheStore{New(client), prefix, bytecache.Ceil(stale, time.Millisecond), single}
 		})}
 }
 
@@ -99,6 +102,16 @@ func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err er
 	return c.values.Add(ctx, key, v)
 }
 
+// Look implements [slots.Keeper].
+func (c *Cache[V]) Look(ctx context.Context, all ...*slots.Slot[V]) error {
+	return c.values.Look(ctx, all...)
+}
+
+// Put implements [slots.Keeper].
+func (c *Cache[V]) Put(ctx context.Context, all ...*slots.Slot[V]) error {
+	return c.values.Put(ctx, all...)
+}
+
 // Delete removes the value of key, fresh or stale. It is not an error if there is none.
 func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 	return c.values.Delete(ctx, key)
@@ -109,19 +122,8 @@ type cacheStore struct {
 	l      *Locker // for its client
 	prefix string
 	stale  int64 // milliseconds
+	single bool  // all keys are on one server
 }
-
-// addCached stores ARGV[1] for ARGV[2] milliseconds unless there is a fresh value: one that lasts
-// for more than ARGV[3] milliseconds, or has no expiry (-1).
-const addCached = `
-local left = redis.call('pttl', KEYS[1])
-if left == -1 or left > tonumber(ARGV[3]) then
-	return 0
-end
-redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
-return 1`
-
-var addCachedScript = redis.NewScript(addCached)
 
 // Get asks for the remaining time first. So a value that another process stores between the two
 // commands counts as fresh, or as not there yet, but a stale one never as fresh.
@@ -173,17 +175,14 @@ func (s *cacheStore) read(ctx context.Context, key string, request func(context.
 
 func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
 	p := newPayload(ctx, key, b)
-	_, err := s.write(p, func() (bool, error) {
-		_, err := s.l.do(p.Sending, "set", s.prefix+key, p, "px", s.lifetime(ttl))
-		return true, err
-	})
+	_, err := s.write(p, func() (bool, error) { return s.put(p, key, always, s.lifetime(ttl), false) })
 	return err
 }
 
 func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Duration) (added bool, err error) {
 	p := newPayload(ctx, key, b)
 	return s.write(p, func() (bool, error) {
-		added, err := s.add(s.prefix+key, p, s.lifetime(ttl))
+		added, err := s.put(p, key, ifNotFresh, s.lifetime(ttl), false)
 		if n := p.Sends(); err == nil && !added && n > 1 {
 			return false, fmt.Errorf("not added by the last of %d requests, but perhaps by an earlier one", n)
 		}
@@ -191,25 +190,14 @@ func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Dur
 	})
 }
 
-func (s *cacheStore) add(key string, p *payload, ms int64) (bool, error) {
-	if s.stale == 0 {
-		_, err := s.l.do(p.Sending, "set", key, p, "px", ms, "nx")
-		if errors.Is(err, redis.Nil) {
-			return false, nil
-		}
-		return err == nil, err
-	}
-	n, err := s.l.do(p.Sending, "evalsha", addCachedScript.Hash(), 1, key, p, ms, s.stale)
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		n, err = s.l.do(p.Sending, "eval", addCached, 1, key, p, ms, s.stale)
-	}
-	return n == int64(1), err
-}
-
 func (s *cacheStore) Delete(ctx context.Context, key string) error {
 	p := newPayload(ctx, key, nil)
 	_, err := s.write(p, func() (bool, error) {
-		return true, s.l.client.Do(p.Ctx, "del", s.prefix+key).Err()
+		request := []any{"del"}
+		for _, k := range s.keys(key) {
+			request = append(request, k)
+		}
+		return true, s.l.client.Do(p.Ctx, request...).Err()
 	})
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/misuse"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 // Config is the CacheConfig of the adapters with a server, which document it.
@@ -31,6 +32,8 @@ type Store interface {
 	Add(ctx context.Context, key string, b []byte, ttl time.Duration) (added bool, err error)
 
 	Delete(ctx context.Context, key string) error
+
+	slots.Keeper[[]byte]
 }
 
 // Cache is a cache of values in a Store.
