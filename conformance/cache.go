@@ -47,7 +47,8 @@ type CacheConfig[V any] struct {
 }
 
 // RunCache checks a [singleflight.Cache] and the optional interfaces that it implements:
-// [singleflight.Adder], [singleflight.StaleCache] and [singleflight.Deleter].
+// [singleflight.Adder], [singleflight.StaleCache], [singleflight.Deleter] and
+// slots.Keeper.
 //
 //	func TestCache(t *testing.T) {
 //		conformance.RunCache(t, conformance.CacheConfig[string]{
@@ -147,6 +148,7 @@ const (
 	needsAdder   cacheNeed = "the cache is not a singleflight.Adder"
 	needsStale   cacheNeed = "the cache is not a singleflight.StaleCache"
 	needsDeleter cacheNeed = "the cache is not a singleflight.Deleter"
+	needsKeeper  cacheNeed = "the cache is not a slots.Keeper"
 	needsDamage  cacheNeed = "CacheConfig.Damage is nil"
 	needsAddr    cacheNeed = "CacheConfig.Addr is empty"
 )

@@ -131,6 +131,11 @@ func (e *cacheEnv[V]) raceAdd(key string) {
 }
 
 func (e *cacheEnv[V]) addTogether(key string) []cacheReply[V] {
+	return e.together(func(i int, c *cacheClient[V]) cacheReply[V] { return c.add(key, e.value(i)) })
+}
+
+// together makes a call for each value, by the two clients in turn, all at the same time.
+func (e *cacheEnv[V]) together(call func(i int, c *cacheClient[V]) cacheReply[V]) []cacheReply[V] {
 	replies := make([]cacheReply[V], len(e.config.Values))
 	start := make(chan struct{})
 	var contenders sync.WaitGroup
@@ -138,7 +143,7 @@ func (e *cacheEnv[V]) addTogether(key string) []cacheReply[V] {
 		client := []*cacheClient[V]{e.a, e.b}[i%2]
 		contenders.Go(func() {
 			<-start
-			replies[i] = client.add(key, e.value(i))
+			replies[i] = call(i, client)
 		})
 	}
 	close(start)

@@ -24,7 +24,8 @@ const (
 
 // cacheChecks returns all checks of a cache.
 func cacheChecks[V any]() []cacheCheck[V] {
-	return slices.Concat(cacheBasicChecks[V](), cacheAddChecks[V](), cacheStaleChecks[V](), cacheFaultChecks[V]())
+	return slices.Concat(cacheBasicChecks[V](), cacheAddChecks[V](), cacheStaleChecks[V](), cacheSlotChecks[V](),
+		cacheFaultChecks[V]())
 }
 
 // cacheBasicChecks are those of every cache.

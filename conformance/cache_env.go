@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/singleflight"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 const (
@@ -91,6 +92,8 @@ func (e *cacheEnv[V]) has(n cacheNeed) (ok bool) {
 		_, ok = c.(singleflight.StaleCache[V])
 	case needsDeleter:
 		_, ok = c.(singleflight.Deleter[V])
+	case needsKeeper:
+		_, ok = c.(slots.Keeper[V])
 	}
 	return ok
 }
@@ -176,6 +179,9 @@ type cacheReply[V any] struct {
 	ok         bool
 	err        error
 	start, end time.Time
+
+	slot *slots.Slot[V] // of Look
+	text string         // of a failure
 }
 
 func (r cacheReply[V]) String() string {
@@ -184,6 +190,8 @@ func (r cacheReply[V]) String() string {
 		return fmt.Sprintf("%s, with error %v", r.e.describe(r.v), r.err)
 	case r.err != nil:
 		return "error " + r.err.Error()
+	case r.text != "":
+		return fmt.Sprintf("the failure %.64q", r.text)
 	case r.reads && r.ok:
 		return r.e.describe(r.v)
 	case r.reads:
@@ -253,7 +261,7 @@ func (r cacheReply[V]) wantValue(v V) {
 
 // wantNone fails unless r reports that there is no value.
 func (r cacheReply[V]) wantNone() {
-	if r.err != nil || r.ok {
+	if r.err != nil || r.ok || r.text != "" {
 		r.e.fail(r, "no value")
 	}
 }

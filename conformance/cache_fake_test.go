@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/singleflight"
+	"github.com/golockers/locker/singleflight/slots"
 	"github.com/stretchr/testify/require"
 )
 
@@ -30,6 +31,8 @@ type cacheBugs struct {
 	contextIsMiss, contextIsOtherError                      bool
 	damagedIsMiss, damagedIsValue, damagedIsTimeout         bool
 	damagedStays                                            bool
+	putAlways, putInTwoSteps, versionsNeverEnd, deleteOnly  bool
+	setKeepsLoad, lookTakes, loadHidesStale, failureForever bool
 	ignoresContext, hidesContextError, hidesErrors, doPanic bool
 }
 
@@ -45,6 +48,8 @@ type cacheFake struct {
 type cacheFakeStore struct {
 	mu      sync.Mutex
 	entries map[string]cacheFakeEntry
+	loads   map[string]cacheFakeLoad
+	last    uint64
 }
 
 type cacheFakeEntry struct {
@@ -54,11 +59,19 @@ type cacheFakeEntry struct {
 	deleted    bool
 }
 
+// cacheFakeLoad is the load of a key.
+type cacheFakeLoad struct {
+	version  uint64
+	failure  string
+	failedAt time.Time
+	end      time.Time
+}
+
 var errFake = errors.New("it is broken")
 
 // cacheFakes is the configuration of fakes with these bugs, without a server.
 func cacheFakes(bugs cacheBugs) CacheConfig[string] {
-	store := &cacheFakeStore{entries: make(map[string]cacheFakeEntry)}
+	store := &cacheFakeStore{entries: make(map[string]cacheFakeEntry), loads: make(map[string]cacheFakeLoad)}
 	return CacheConfig[string]{
 		New: func(_ testing.TB, addr string, ttl, stale time.Duration) singleflight.Cache[string] {
 			return &cacheFake{cacheBugs: bugs, store: store, addr: addr, ttl: ttl, stale: stale}
@@ -254,6 +267,9 @@ func (f *cacheFake) Delete(ctx context.Context, key string) error {
 	default:
 		delete(f.store.entries, key)
 	}
+	if !f.deleteOnly && !f.deleteNothing {
+		delete(f.store.loads, key)
+	}
 	return nil
 }
 
@@ -269,7 +285,83 @@ func (f *cacheFake) isFresh(key string) bool {
 	return exists && !e.deleted && time.Now().Before(e.fresh)
 }
 
+func (f *cacheFake) Look(ctx context.Context, all ...*slots.Slot[string]) error {
+	for _, s := range all {
+		v, ok, err := f.Get(ctx, s.Key)
+		if err != nil || ok {
+			s.Value, s.Found, s.Err = v, ok, err
+			continue
+		}
+		f.look(s)
+	}
+	return nil
+}
+
+func (f *cacheFake) look(s *slots.Slot[string]) {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	key := s.Key
+	if f.name != nil {
+		key = f.name(key)
+	}
+	load := f.store.loads[key]
+	if load.version != 0 && !time.Now().Before(load.end) && !f.failureForever {
+		load = cacheFakeLoad{}
+	}
+	if age := time.Since(load.failedAt); load.failure != "" && (age < s.Since || f.failureForever) {
+		s.Failed, s.Failure, s.Age = true, load.failure, age
+		return
+	}
+	if s.Hold <= 0 {
+		return
+	}
+	if load.version == 0 || load.failure != "" || f.lookTakes {
+		f.store.last++
+		load = cacheFakeLoad{version: f.store.last, end: time.Now().Add(s.Hold)}
+		f.store.loads[key] = load
+	}
+	if f.loadHidesStale {
+		delete(f.store.entries, key)
+	}
+	s.Version = load.version
+}
+
+func (f *cacheFake) Put(ctx context.Context, all ...*slots.Slot[string]) error {
+	for _, s := range all {
+		key, err := f.begin(ctx, s.Key)
+		if err != nil {
+			return err
+		}
+		f.putSlot(key, s)
+	}
+	return nil
+}
+
+func (f *cacheFake) putSlot(key string, s *slots.Slot[string]) {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	load := f.store.loads[key]
+	if (load.version != s.Version || load.failure != "") && !f.putAlways {
+		return
+	}
+	if f.putInTwoSteps {
+		f.pause()
+	}
+	s.Stored = true
+	if s.Failed {
+		f.store.loads[key] = cacheFakeLoad{load.version, s.Failure, time.Now(), time.Now().Add(s.TTL)}
+		return
+	}
+	f.put(key, s.Value)
+	if f.versionsNeverEnd {
+		f.store.loads[key] = load
+	}
+}
+
 func (f *cacheFake) put(key, v string) {
+	if !f.setKeepsLoad {
+		delete(f.store.loads, key)
+	}
 	ttl, stale := f.ttl, f.stale
 	if f.lasts != nil {
 		ttl = f.lasts(ttl)

@@ -14,12 +14,12 @@ var cacheMutants = map[string]struct {
 	"a miss is an error": {
 		bugs: cacheBugs{missIsError: true},
 		must: []string{"get/miss"},
-		may:  []string{"names/any", "expiry/*", "add/*", "stale/served", "delete/*", "damaged/set", "fault/*"},
+		may:  []string{"slots/*", "names/any", "expiry/*", "add/*", "stale/served", "delete/*", "damaged/set", "fault/*"},
 	},
 	"a stale miss is an error": {
 		bugs: cacheBugs{staleMissIsError: true},
 		must: []string{"stale/miss"},
-		may:  []string{"stale/ends", "delete/*", "damaged/set"},
+		may:  []string{"slots/*", "stale/ends", "delete/*", "damaged/set"},
 	},
 	"empty is missing": {
 		bugs: cacheBugs{emptyIsMiss: true},
@@ -57,17 +57,17 @@ var cacheMutants = map[string]struct {
 	"ends early": {
 		bugs: cacheBugs{lasts: func(d time.Duration) time.Duration { return d / 2 }},
 		must: []string{"expiry/on-time"},
-		may:  []string{"expiry/*", "add/*", "stale/*"},
+		may:  []string{"slots/*", "expiry/*", "add/*", "stale/*"},
 	},
 	"ends late": {
 		bugs: cacheBugs{lasts: func(d time.Duration) time.Duration { return 2 * d }},
 		must: []string{"expiry/on-time"},
-		may:  []string{"expiry/*", "add/*", "stale/*"},
+		may:  []string{"slots/*", "expiry/*", "add/*", "stale/*"},
 	},
 	"ends never": {
 		bugs: cacheBugs{lasts: func(time.Duration) time.Duration { return time.Hour }},
 		must: []string{"expiry/on-time", "expiry/set-renews"},
-		may:  []string{"add/*", "stale/*"},
+		may:  []string{"slots/*", "add/*", "stale/*"},
 	},
 	"ends at once": {
 		bugs: cacheBugs{lasts: func(time.Duration) time.Duration { return 0 }},
@@ -83,7 +83,7 @@ var cacheMutants = map[string]struct {
 	"add never": {
 		bugs: cacheBugs{addNever: true},
 		must: []string{"add/absent", "add/one-winner", "delete/add"},
-		may:  []string{"add/*"},
+		may:  []string{"slots/*", "add/*"},
 	},
 	"add is set": {
 		bugs: cacheBugs{addIsSet: true},
@@ -115,7 +115,7 @@ var cacheMutants = map[string]struct {
 	"nothing is stale": {
 		bugs: cacheBugs{noStale: true},
 		must: []string{"stale/served", "stale/latest", "stale/ends"},
-		may:  []string{"add/*"},
+		may:  []string{"slots/*", "add/*"},
 	},
 	"stale forever": {
 		bugs: cacheBugs{staleForever: true},
@@ -124,13 +124,13 @@ var cacheMutants = map[string]struct {
 	"stale keeps the first": {
 		bugs: cacheBugs{staleKeepsFirst: true},
 		must: []string{"stale/latest"},
-		may:  []string{"add/beside-stale"},
+		may:  []string{"slots/*", "add/beside-stale"},
 	},
 
 	"delete does nothing": {
 		bugs: cacheBugs{deleteNothing: true},
 		must: []string{"delete/fresh", "delete/stale", "delete/add"},
-		may:  []string{"damaged/set"},
+		may:  []string{"slots/*", "damaged/set"},
 	},
 	"delete deletes all": {
 		bugs: cacheBugs{deleteAll: true},
@@ -140,15 +140,54 @@ var cacheMutants = map[string]struct {
 	"delete keeps the stale": {
 		bugs: cacheBugs{deleteKeepsStale: true},
 		must: []string{"delete/stale", "delete/fresh"},
-		may:  []string{"damaged/set"},
+		may:  []string{"slots/*", "damaged/set"},
 	},
 	"delete of nothing fails": {
 		bugs: cacheBugs{deleteAbsentIsError: true},
 		must: []string{"delete/absent"},
+		may:  []string{"slots/*"},
 	},
 	"delete leaves a mark": {
 		bugs: cacheBugs{deleteLeavesMark: true},
 		must: []string{"delete/add"},
+	},
+
+	"put stores always": {
+		bugs: cacheBugs{putAlways: true},
+		must: []string{"slots/deleted", "slots/overtaken", "slots/shared", "slots/one-winner", "slots/beside-stale"},
+		may:  []string{"slots/*"},
+	},
+	"put in two steps": {
+		bugs: cacheBugs{putInTwoSteps: true},
+		must: []string{"slots/one-winner"},
+	},
+	"a version stores twice": {
+		bugs: cacheBugs{versionsNeverEnd: true},
+		must: []string{"slots/stored", "slots/shared"},
+		may:  []string{"slots/*"},
+	},
+	"delete leaves the load": {
+		bugs: cacheBugs{deleteOnly: true},
+		must: []string{"slots/deleted", "slots/beside-stale"},
+		may:  []string{"slots/overtaken"},
+	},
+	"set leaves the load": {
+		bugs: cacheBugs{setKeepsLoad: true},
+		must: []string{"slots/overtaken"},
+		may:  []string{"slots/*"},
+	},
+	"look takes the load": {
+		bugs: cacheBugs{lookTakes: true},
+		must: []string{"slots/shared"},
+		may:  []string{"slots/one-winner"},
+	},
+	"a load hides what is stale": {
+		bugs: cacheBugs{loadHidesStale: true},
+		must: []string{"slots/beside-stale"},
+	},
+	"a failure forever": {
+		bugs: cacheBugs{failureForever: true},
+		must: []string{"slots/failure"},
 	},
 
 	"an ended context is a miss": {

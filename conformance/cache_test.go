@@ -87,7 +87,7 @@ func TestCacheChecksHaveMutants(t *testing.T) {
 func TestCacheRules(t *testing.T) {
 	t.Parallel()
 	var text []byte
-	for _, file := range []string{"../singleflight/cache.go", "../singleflight/update.go"} {
+	for _, file := range []string{"../singleflight/cache.go", "../singleflight/update.go", "../singleflight/slots/slots.go"} {
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)
 		text = append(text, b...)
@@ -95,6 +95,7 @@ func TestCacheRules(t *testing.T) {
 	words := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", " ")), " ")
 	for _, rule := range []string{
 		cacheGet, cacheSet, cacheAdd, cacheStale, cacheDelete, cacheDeleteNone, cacheContext,
+		cacheVersion, cacheShared, cacheFailure,
 	} {
 		assert.True(t, strings.Contains(words, strings.TrimSuffix(rule, ".")), rule)
 	}
@@ -121,7 +122,7 @@ func TestCacheCorrect(t *testing.T) {
 		c.Skip = map[string]string{"context/ended": "for this test"}
 		for name, r := range judgeAll(t, c) {
 			want := cachePassed
-			if isNamed([]string{"add/*", "stale/*", "delete/*", "damaged/*", "fault/*", "context/*"}, name) {
+			if isNamed([]string{"add/*", "stale/*", "delete/*", "damaged/*", "fault/*", "context/*", "slots/*"}, name) {
 				want = cacheSkipped
 			}
 			assert.Equal(t, want, r.kind, "%s: %s", name, r.report)
