@@ -59,13 +59,14 @@ func (l *Loader[V]) loadMissing(ctx context.Context, key string, err error) (v V
 		return l.loadWithoutCache(ctx, key, err)
 	case l.unstored.has(key):
 		// Others would wait in vain for a value that the cache does not take.
-		return l.callSource(ctx, key, nil, addIfPossible, errUnstored)
+		return l.loadUnlocked(ctx, key, addIfPossible, errUnstored)
 	}
+	began := time.Now()
 	lease, err := l.tryLock(ctx, key)
 	if errors.Is(err, locker.ErrHeld) {
-		return l.waitForValue(ctx, key)
+		return l.waitForValue(ctx, key, began)
 	}
-	return l.loadWithLock(ctx, key, lease, err)
+	return l.loadWithLock(ctx, key, began, lease, err)
 }
 
 // readAlone reads the cache for one caller, in a flight of its own, which the caller can leave.
@@ -113,22 +114,10 @@ func (l *Loader[V]) loadHeld(ctx context.Context, key string) (v V, err error) {
 	return v, loadError(key, err)
 }
 
-// readShared reads the cache for a flight that callers have joined, and more join during the read.
-func (l *Loader[V]) readShared(ctx context.Context, key string) (v V, ok bool, err error) {
-	alone := l.forgotten.has(key)
-	err = recovered(key, func() (err error) { // nobody may be left to see a panic
-		v, ok, err = l.read(ctx, key)
-		return err
-	})
-	if ok && alone {
-		var zero V
-		return zero, false, errReadAlone
-	}
-	return v, ok, err
-}
-
-// loadWithLock loads under the lock that tryLock returned, or without it if that failed.
-func (l *Loader[V]) loadWithLock(ctx context.Context, key string, lease *locker.Lease, err error) (v V, _ error) {
+// loadWithLock loads under the lock that tryLock returned, or without it if that failed. A load that
+// failed elsewhere after began is shared; the zero time means that none is.
+func (l *Loader[V]) loadWithLock(ctx context.Context, key string, began time.Time, lease *locker.Lease, err error) (
+	v V, _ error) {
 	if err != nil {
 		return l.loadWithout(ctx, key, err, addIfPossible)
 	}
@@ -139,10 +128,10 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, lease *locker.
 		}
 	}()
 	how := set
-	v, ok, err := l.readShared(ctx, key)
-	if ok || err == errReadAlone {
+	found, err := l.look(ctx, key, began, true)
+	if found.ok || isFinal(err) {
 		l.note(ctx, LoadWaited, nil)
-		return v, err
+		return found.v, err
 	}
 	if err != nil {
 		how = afterReadError(err)
@@ -151,7 +140,7 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, lease *locker.
 		}
 	}
 	calls = true
-	return l.callSource(ctx, key, lease, how, nil)
+	return l.callSource(ctx, key, lease, found.version, how, nil)
 }
 
 // loadWithoutCache loads when the cache cannot be read. The lock would be of no use: a process
@@ -165,7 +154,26 @@ func (l *Loader[V]) loadWithout(ctx context.Context, key string, cause error, ho
 	if err := l.refuse(ctx, key, cause); err != nil {
 		return v, err
 	}
-	return l.callSource(ctx, key, nil, how, cause)
+	return l.loadUnlocked(ctx, key, how, cause)
+}
+
+// loadUnlocked loads without the lock, for the reason why. It begins a load in the cache all the same,
+// if the cache is to get the value, so that it cannot store one that is older than an Update.
+func (l *Loader[V]) loadUnlocked(ctx context.Context, key string, how storing, why error) (v V, err error) {
+	var found looked[V]
+	if l.keeper != nil && how != dont {
+		if found, err = l.look(ctx, key, time.Time{}, true); found.ok {
+			l.note(ctx, LoadWaited, nil)
+			return found.v, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return v, err
+		}
+		if isNoAnswer(err) {
+			how = dont
+		}
+	}
+	return l.callSource(ctx, key, nil, found.version, how, why)
 }
 
 // refuse returns the error that ends a load because of cause, or nil if the source is called all
@@ -183,9 +191,10 @@ func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 // callSource calls the source, unless all callers have left before. From here on a load goes on
 // without callers, so that callers with little time also fill the cache. What follows the source,
 // storing the value and releasing the lock if there is one, happens after callSource has
-// returned: callers do not wait for it. Without a lease, why is the reason for that.
-func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Lease, how storing, why error) (
-	v V, err error) {
+// returned: callers do not wait for it. Without a lease, why is the reason for that. version is that
+// of the load in the cache, or 0.
+func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Lease, version uint64, how storing,
+	why error) (v V, err error) {
 	if err := l.keepFlight(ctx); err != nil {
 		if lease != nil {
 			l.unlockBehind(ctx, lease)
@@ -215,15 +224,27 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 	l.mu.Unlock()
 	hasValue := false
 	defer func() { // even if the source panics
-		s := &store[V]{key: key, work: w, v: v, lease: lease, outdated: outdated}
+		s := &store[V]{key: key, work: w, v: v, lease: lease, version: version, outdated: outdated}
 		held := lease == nil || isHeld(lease)
 		s.served, s.how = held, l.storingNow(how, held)
+		if version != 0 {
+			s.how = put
+		}
 		lost := hasValue && lease != nil && s.how == dont
+		if !hasValue && lease != nil && version != 0 {
+			s.failure = l.failureOf(ctx, err)
+		}
 		l.mu.Lock()
-		if !hasValue || w.forgets != forgets || w.store != nil || l.lifetime.cut.Load() {
+		switch {
+		case w.forgets != forgets || w.store != nil || l.lifetime.cut.Load():
+			s.how = dont
+		case s.failure != "":
+			s.how = fail
+			l.willPublish(key)
+		case !hasValue:
 			s.how = dont
 		}
-		if s.how == dont {
+		if s.how == dont || s.how == fail {
 			l.endLocked(key, w)
 		} else {
 			l.beginStoreLocked(s)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/leasectx"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 // Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads
@@ -28,6 +29,7 @@ import (
 type Loader[V any] struct {
 	locker locker.Locker
 	cache  Cache[V]
+	keeper slots.Keeper[V] // cache, or nil if it is none
 	source func(ctx context.Context, key string) (V, error)
 	loaderOptions
 	simple bool // made by NewLoader with all that it needs, and without an observer
@@ -44,6 +46,7 @@ type Loader[V any] struct {
 
 	unstored  marks // keys whose value the cache refused a moment ago
 	forgotten marks // keys that were forgotten a moment ago
+	published marks // keys that failed here: since when the others can know it
 	outdated  outdated
 	lifetime  lifetime
 }
@@ -64,6 +67,7 @@ type Loader[V any] struct {
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
 	loader := &Loader[V]{locker: l, cache: c, source: source, loaderOptions: defaultOptions}
+	loader.keeper, _ = c.(slots.Keeper[V])
 	for _, opt := range opts {
 		opt(&loader.loaderOptions)
 	}

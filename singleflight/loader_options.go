@@ -15,6 +15,7 @@ type loaderOptions struct {
 	maxRefreshes                int
 	failClosed                  bool
 	keyPrefix                   string // of the locks
+	sentinels                   []error
 	observe                     func(context.Context, LoadEvent)
 	hasObserver                 bool // observe was given, perhaps as nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/lazyctx"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 // storing is how a value goes into the cache.
@@ -17,6 +18,8 @@ const (
 	set           storing = iota // replacing what may be there
 	add                          // only if there is none
 	addIfPossible                // the same, but a cache that cannot add replaces
+	put                          // only if nothing was stored or deleted since the load began, as the cache knows
+	fail                         // nothing, but publish the failure
 	dont
 )
 
@@ -55,6 +58,9 @@ type store[V any] struct {
 	how   storing
 	lease *locker.Lease // to release afterwards; nil: none
 	v     V
+
+	version uint64 // of the load in the cache; 0: it keeps none
+	failure string // to publish in place of v
 
 	outdated uint64      // see outdated.when: a value that is stored makes its key up to date
 	reported atomic.Bool // the observer knows that it failed
@@ -104,7 +110,12 @@ func (l *Loader[V]) conclude(ctx context.Context, s *store[V]) {
 		}
 	}
 	defer release()
-	if s.how == dont {
+	switch s.how {
+	case dont:
+		return
+	case fail:
+		defer time.AfterFunc(l.backendTimeout, func() { release(); end() }).Stop()
+		l.publish(ctx, s)
 		return
 	}
 	defer func() {
@@ -155,11 +166,17 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	}
 	stored := true
 	err := recovered(s.key, func() (err error) {
-		if s.how == add {
+		switch s.how {
+		case put:
+			slot := &slots.Slot[V]{Key: s.key, Version: s.version, Value: s.v}
+			err = l.put(setCtx, s, slot)
+			stored = slot.Stored
+		case add:
 			stored, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
-			return err
+		default:
+			err = l.cache.Set(setCtx, s.key, s.v)
 		}
-		return l.cache.Set(setCtx, s.key, s.v)
+		return err
 	})
 	if err == nil {
 		l.cacheBreaker.succeeded(s.key, began)
@@ -176,6 +193,16 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	if !isNoAnswer(l.cacheBreaker.failed(setCtx, s.key, began, err)) {
 		l.unstored.set(s.key, time.Now().Add(l.outagePause))
 	}
+}
+
+// put ends the load of s in the cache.
+func (l *Loader[V]) put(ctx context.Context, s *store[V], slot *slots.Slot[V]) error {
+	return recovered(s.key, func() error {
+		if err := l.keeper.Put(ctx, slot); err != nil {
+			return err
+		}
+		return slot.Err
+	})
 }
 
 func (l *Loader[V]) storeFailed(ctx context.Context, s *store[V], began time.Time, err error) {

@@ -31,10 +31,12 @@ const (
 // lock, so all processes that wait have the value as soon as it is there. It tries the lock again
 // whenever that may be free.
 //
+// If the cache keeps loads, it also waits for the failure of a load that it has waited for since
+// began.
+//
 // It ends when its last caller leaves, since there is nothing to complete.
-func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ error) {
+func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Time) (zero V, _ error) {
 	ctx.(*flight[V]).attach()
-	began := time.Now()
 	end := began.Add(l.waitLimit())
 	watchCtx, unwatch := context.WithCancel(ctx)
 	defer unwatch()
@@ -48,7 +50,7 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 			lease, err := l.tryLock(ctx, key)
 			if !errors.Is(err, locker.ErrHeld) {
 				unwatch() // the source may take long
-				return l.loadWithLock(ctx, key, lease, err)
+				return l.loadWithLock(ctx, key, began, lease, err)
 			}
 		}
 
@@ -72,11 +74,11 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 			return zero, err
 		}
 
-		v, ok, err := l.readShared(ctx, key)
+		found, err := l.look(ctx, key, began, false)
 		switch {
-		case ok || err == errReadAlone:
+		case found.ok || isFinal(err):
 			l.note(ctx, LoadWaited, nil)
-			return v, err
+			return found.v, err
 		case err != nil:
 			unwatch()
 			return l.loadWithoutCache(ctx, key, err)
@@ -86,7 +88,7 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string) (zero V, _ err
 			if fruitless >= maxFruitless {
 				how = addIfPossible // but will probably store none, as those before it
 			}
-			return l.callSource(ctx, key, nil, how, errWaitedLong)
+			return l.loadUnlocked(ctx, key, how, errWaitedLong)
 		case release:
 			// The source has failed elsewhere, or the cache refuses the value. To go on one at a
 			// time would take longer the more processes there are, so the others call the source
