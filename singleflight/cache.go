@@ -73,7 +73,7 @@ func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err err
 // refresh.
 func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, err error) {
 	s, isStaleCache := l.cache.(StaleCache[V])
-	if !isStaleCache || l.outdated.has(key) {
+	if !isStaleCache || l.slotTTL > 0 || l.outdated.has(key) {
 		return v, false, nil
 	}
 	if !l.cacheBreaker.allows(key) {

@@ -66,6 +66,13 @@ type Loader[V any] struct {
 // callers have left, the program ends.
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
+	loader := newLoader(l, c, source, opts)
+	loader.slotTTL = 0
+	return loader
+}
+
+func newLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
+	opts []LoaderOption) *Loader[V] {
 	loader := &Loader[V]{locker: l, cache: c, source: source, loaderOptions: defaultOptions}
 	loader.keeper, _ = c.(slots.Keeper[V])
 	for _, opt := range opts {
@@ -123,30 +130,36 @@ func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // is an error. If ctx carries the lock of key (see [locker.FromContext]), Load returns what is in
 // the cache, and otherwise [locker.ErrDeadlock]: it would wait for its own caller.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
+	v, _, err := l.call(ctx, key)
+	return v, err
+}
+
+// call is Load. shared reports whether more than one caller in this process got the result.
+func (l *Loader[V]) call(ctx context.Context, key string) (v V, shared bool, err error) {
 	if !l.acceptsUnobserved(key) {
 		if _, ok := ctx.(*observation); !ok && l != nil && l.observe != nil {
 			return l.loadObserved(ctx, key)
 		}
 		if err := l.check(key); err != nil {
-			var zero V
-			return zero, loadError(key, err)
+			return v, false, loadError(key, err)
 		}
 	}
 	if l.carriesLock(ctx, key) {
-		return l.loadHeld(ctx, key)
+		v, err = l.loadHeld(ctx, key)
+		return v, false, err
 	}
 	for {
 		alone := l.forgotten.has(key) && ctx.Err() == nil
 		if alone { // a read that began before this call may be older than what followed Forget
 			if v, err := l.readAlone(ctx, key); err == nil {
-				return v, nil
+				return v, false, nil
 			}
 		}
-		v, _, err := l.group.call(ctx, key, true, func(ctx context.Context) (V, error) {
+		v, shared, err := l.group.call(ctx, key, true, func(ctx context.Context) (V, error) {
 			return l.load(ctx, key, alone)
 		})
 		if err == nil {
-			return v, nil
+			return v, shared, nil
 		}
 		if of, ok := err.(*leaseError); ok {
 			if leasectx.Of(ctx) != of.leases && ctx.Err() == nil {
@@ -160,7 +173,7 @@ func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 			} else if closed := l.lifetime.errCut(err); closed != nil {
 				err = loadError(key, closed)
 			}
-			return v, err
+			return v, shared, err
 		}
 	}
 }

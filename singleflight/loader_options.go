@@ -14,7 +14,8 @@ type loaderOptions struct {
 	backendTimeout, outagePause time.Duration
 	maxRefreshes                int
 	failClosed                  bool
-	keyPrefix                   string // of the locks
+	keyPrefix                   string        // of the locks
+	slotTTL                     time.Duration // of values, if this is the Loader of a Fleet; otherwise 0
 	sentinels                   []error
 	observe                     func(context.Context, LoadEvent)
 	hasObserver                 bool // observe was given, perhaps as nil

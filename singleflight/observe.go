@@ -100,7 +100,7 @@ var (
 )
 
 // loadObserved is Load with an observer.
-func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, err error) {
+func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, shared bool, err error) {
 	began, o := time.Now(), &observation{Context: ctx}
 	err = errNoReturn
 	defer func() {
@@ -116,7 +116,7 @@ func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, err erro
 		}
 		l.observe(ctx, e)
 	}()
-	return l.Load(o, key)
+	return l.call(o, key)
 }
 
 // noteFirst notes that a caller has joined the flight of first, or has begun one of its own. All

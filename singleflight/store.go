@@ -168,7 +168,7 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	err := recovered(s.key, func() (err error) {
 		switch s.how {
 		case put:
-			slot := &slots.Slot[V]{Key: s.key, Version: s.version, Value: s.v}
+			slot := &slots.Slot[V]{Key: s.key, Version: s.version, Value: s.v, TTL: l.slotTTL}
 			err = l.put(setCtx, s, slot)
 			stored = slot.Stored
 		case add:
