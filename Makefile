@@ -148,7 +148,7 @@ mutants: servers ## every check of package conformance against every broken lock
 
 # Besides the servers it needs tmux and prometheus.
 pictures: servers ## the pictures and captures in docs/, from real runs
-	STAMPEDE_PICTURES=$(CURDIR)/docs/pictures $(GO) test -C examples/stampede -count=1 -run TestPicture .
+	STAMPEDE_PICTURES=$(CURDIR)/docs/pictures $(GO) test -C examples/stampede/browser -count=1 -run TestPicture .
 	LOCKER_TEST_CAPTURE=1 $(GO) test -C cmd/locker -count=1 -run TestCapture .
 	$(GO) run -C examples/dashboard . -o $(CURDIR)/docs/pictures/dashboard.svg
 

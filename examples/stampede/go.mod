@@ -2,78 +2,25 @@ module github.com/golockers/locker/examples/stampede
 
 go 1.26.0
 
-replace (
-	github.com/golockers/locker => ../..
-	github.com/golockers/locker/etcd => ../../etcd
-)
-
-replace github.com/golockers/locker/postgres => ../../postgres
+replace github.com/golockers/locker => ../..
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/bradfitz/gomemcache v0.0.0-20230905024940-24af94b03874
-	github.com/go-rod/rod v0.116.2
 	github.com/golockers/locker v0.0.0
-	github.com/golockers/locker/etcd v0.0.0
-	github.com/golockers/locker/postgres v0.0.0
-	github.com/golockers/locker/rueidis v0.0.0
-	github.com/gomodule/redigo v1.9.2
-	github.com/jackc/pgx/v5 v5.9.2
+	github.com/ncruces/go-sqlite3 v0.22.0
 	github.com/redis/go-redis/v9 v9.7.3
-	github.com/redis/rueidis v1.0.79
-	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/stretchr/testify v1.11.1
-	go.etcd.io/etcd/client/v3 v3.5.13
-	go.uber.org/zap v1.17.0
-	golang.org/x/term v0.47.0
-	modernc.org/sqlite v1.60.1
-)
-
-require (
-	github.com/jackc/pgpassfile v1.0.0 // indirect
-	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
-	github.com/jackc/puddle/v2 v2.2.2 // indirect
-	golang.org/x/sync v0.23.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
+	github.com/tetratelabs/wazero v1.8.2
+	golang.org/x/term v0.28.0
 )
 
 require (
 	github.com/cespare/xxhash/v2 v2.2.0 // indirect
-	github.com/coreos/go-semver v0.3.0 // indirect
-	github.com/coreos/go-systemd/v22 v22.3.2 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/dgryski/go-rendezvous v0.0.0-20200823014737-9f7001d12a5f // indirect
-	github.com/dustin/go-humanize v1.0.1 // indirect
-	github.com/gogo/protobuf v1.3.2 // indirect
-	github.com/golang/protobuf v1.5.4 // indirect
-	github.com/google/uuid v1.6.0 // indirect
-	github.com/mattn/go-isatty v0.0.24 // indirect
-	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
-	github.com/ncruces/go-strftime v1.0.0 // indirect
+	github.com/ncruces/julianday v1.0.0 // indirect
 	github.com/pmezard/go-difflib v1.0.0 // indirect
-	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
-	github.com/rivo/uniseg v0.4.7 // indirect
-	github.com/ysmood/fetchup v0.2.3 // indirect
-	github.com/ysmood/goob v0.4.0 // indirect
-	github.com/ysmood/got v0.40.0 // indirect
-	github.com/ysmood/gson v0.7.3 // indirect
-	github.com/ysmood/leakless v0.9.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
-	go.etcd.io/etcd/api/v3 v3.5.13 // indirect
-	go.etcd.io/etcd/client/pkg/v3 v3.5.13 // indirect
-	go.uber.org/atomic v1.7.0 // indirect
-	go.uber.org/multierr v1.6.0 // indirect
-	golang.org/x/net v0.57.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
-	google.golang.org/genproto v0.0.0-20230822172742-b8732ec3820d // indirect
-	google.golang.org/genproto/googleapis/api v0.0.0-20230822172742-b8732ec3820d // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20230822172742-b8732ec3820d // indirect
-	google.golang.org/grpc v1.59.0 // indirect
-	google.golang.org/protobuf v1.33.0 // indirect
+	golang.org/x/sys v0.29.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	modernc.org/libc v1.77.1 // indirect
-	modernc.org/mathutil v1.7.1 // indirect
-	modernc.org/memory v1.12.1 // indirect
 )
-
-replace github.com/golockers/locker/rueidis => ../../rueidis

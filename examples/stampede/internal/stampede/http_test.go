@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"bufio"
@@ -7,30 +7,15 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/golockers/locker/examples/stampede/internal/programtest"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// startPage starts the program with -http, and returns the page's address.
-func startPage(t *testing.T, args ...string) (*program, string) {
-	t.Helper()
-	p := newProgram(t, append([]string{"-http", "127.0.0.1:0"}, args...)...)
-	p.Stdout = nil
-	stdout, err := p.StdoutPipe()
-	require.NoError(t, err)
-	p.start(t)
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err, "%s", &p.stderr)
-	match := regexp.MustCompile(`^stampede: the page is at (http://127\.0\.0\.1:\d+); Ctrl-C ends it\n$`).FindStringSubmatch(line)
-	require.NotNil(t, match, line)
-	return p, match[1]
-}
 
 // views reads the events of a page until one fits.
 func views(t *testing.T, url string, fits func(view) bool) {
@@ -76,7 +61,7 @@ func post(t *testing.T, url, body string, header ...string) (status int, answer 
 func TestRoundsOnPage(t *testing.T) {
 	t.Parallel()
 	redis := testserver.Redis(t)
-	p, url := startPage(t, "-backend", "redis://"+redis.Addr, "-processes", "3", "-goroutines", "4", "-load", "5ms")
+	p, url := programtest.StartPage(t, "-backend", "redis://"+redis.Addr, "-processes", "3", "-goroutines", "4", "-load", "5ms")
 	status, answer := post(t, url, `{"goroutines": 6, "load": 20}`)
 	require.Equal(t, http.StatusNoContent, status, answer)
 	views(t, url, func(v view) bool { return v.Round >= 2 })
@@ -109,13 +94,13 @@ func TestRoundsOnPage(t *testing.T) {
 		return v.Round >= round
 	})
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
-	require.Zero(t, p.wait(t), "%s", &p.stderr)
-	p.requireNothingLeft(t)
+	require.Zero(t, p.Status(t), "%s", &p.Err)
+	p.RequireNothingLeft(t)
 }
 
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
-	p, url := startPage(t, "-processes", "1", "-goroutines", "300", "-load", "0s")
+	p, url := programtest.StartPage(t, "-processes", "1", "-goroutines", "300", "-load", "0s")
 	for body, message := range map[string]string{
 		``:                    "controls: EOF",
 		`{`:                   "controls: unexpected EOF",
@@ -145,14 +130,14 @@ func TestBadRequests(t *testing.T) {
 		assert.Equal(t, status, response.StatusCode, path)
 	}
 	require.NoError(t, p.Process.Signal(os.Interrupt))
-	require.Zero(t, p.wait(t), "%s", &p.stderr)
-	p.requireNothingLeft(t)
+	require.Zero(t, p.Status(t), "%s", &p.Err)
+	p.RequireNothingLeft(t)
 }
 
 // Clients that do not finish a request, or send none, do not keep the program from ending well.
 func TestUnfinishedRequests(t *testing.T) {
 	t.Parallel()
-	p, url := startPage(t, "-processes", "1")
+	p, url := programtest.StartPage(t, "-processes", "1")
 	for _, request := range []string{
 		"",
 		"POST /controls HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
@@ -170,8 +155,8 @@ func TestUnfinishedRequests(t *testing.T) {
 		require.Equal(t, "HTTP/1.1 100 Continue\r\n", line, "it waits for the rest")
 	}
 	require.NoError(t, p.Process.Signal(os.Interrupt))
-	require.Zero(t, p.wait(t), "%s", &p.stderr)
-	p.requireNothingLeft(t)
+	require.Zero(t, p.Status(t), "%s", &p.Err)
+	p.RequireNothingLeft(t)
 }
 
 func TestBadAddress(t *testing.T) {
@@ -190,14 +175,14 @@ func TestBadAddress(t *testing.T) {
 		taken.Addr().String():   "cannot serve the page: listen tcp " + taken.Addr().String() + ": ",
 		"no-such-host.test.:80": "cannot serve the page: listen tcp: lookup no-such-host.test",
 	} {
-		p := start(t, "-http", address)
-		assert.Equal(t, 2, p.wait(t), address)
-		assert.Equal(t, 1, strings.Count(p.stderr.String(), "\n"), p.stderr.String())
-		assert.Contains(t, p.stderr.String(), message)
-		assert.Empty(t, p.stdout.String())
-		p.requireNothingLeft(t)
+		p := programtest.Start(t, "-http", address)
+		assert.Equal(t, 2, p.Status(t), address)
+		assert.Equal(t, 1, strings.Count(p.Err.String(), "\n"), p.Err.String())
+		assert.Contains(t, p.Err.String(), message)
+		assert.Empty(t, p.Out.String())
+		p.RequireNothingLeft(t)
 	}
-	p := start(t, "-http", ":0", "-rounds", "3")
-	assert.Equal(t, 2, p.wait(t))
-	assert.Contains(t, p.stderr.String(), "-rounds and -http exclude each other")
+	p := programtest.Start(t, "-http", ":0", "-rounds", "3")
+	assert.Equal(t, 2, p.Status(t))
+	assert.Contains(t, p.Err.String(), "-rounds and -http exclude each other")
 }

@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"context"
@@ -26,19 +26,19 @@ type round struct {
 	last      time.Duration
 }
 
-// run plays the rounds of every strategy. If it returns an error, it also returns the results of
-// the strategies that were complete.
-func run(ctx context.Context, s settings, p progress) (results []result, err error) {
-	defer p.close()
-	r, err := setUp(ctx, s, nil)
+// run plays the rounds of every strategy.
+func run(ctx context.Context, backend Backend, s settings, t table) (results []result, err error) {
+	defer t.clear()
+	r, err := setUp(ctx, backend, s, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
+	t.head()
 	for _, strategy := range strategies {
 		result := result{strategy: strategy.name}
-		p.describe(strategy.name)
 		for i := range s.rounds + 1 {
+			t.progress(strategy.name, i, s.rounds)
 			one, err := r.run(ctx, command{Strategy: strategy.name, Goroutines: s.goroutines, Load: s.load})
 			if err != nil {
 				return results, fmt.Errorf("%s, round %d: %w", strategy.name, i, err)
@@ -48,8 +48,8 @@ func run(ctx context.Context, s settings, p progress) (results []result, err err
 			} else {
 				result.rounds = append(result.rounds, one)
 			}
-			p.add(1)
 		}
+		t.row(result)
 		results = append(results, result)
 	}
 	return results, nil
@@ -58,7 +58,7 @@ func run(ctx context.Context, s settings, p progress) (results []result, err err
 // rounds is what a round needs.
 type rounds struct {
 	db      *database
-	server  server
+	server  Server
 	fleet   *fleet
 	key     string
 	number  int
@@ -67,19 +67,19 @@ type rounds struct {
 
 // setUp starts the server, the database and the fleet. If seen is not nil, several goroutines call
 // it with the samples of rounds that request them.
-func setUp(ctx context.Context, s settings, seen func(process int, now sample)) (_ *rounds, err error) {
+func setUp(ctx context.Context, backend Backend, s settings, seen func(process int, now sample)) (_ *rounds, err error) {
 	r := &rounds{key: "stampede/" + rand.Text()} // others may use the server as well
 	defer func() {
 		if err != nil {
 			r.close()
 		}
 	}()
-	srv, addr, err := openServer(ctx, s.backend)
+	srv, addr, err := backend.open(ctx, s.backend)
 	if err != nil {
 		return nil, err
 	}
 	r.server = srv
-	r.atClose(srv.close)
+	r.atClose(srv.Close)
 	dir, err := os.MkdirTemp("", "stampede-")
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func setUp(ctx context.Context, s settings, seen func(process int, now sample)) 
 	if err := r.db.create(ctx); err != nil {
 		return nil, err
 	}
-	r.atClose(func() { _ = srv.expire(context.WithoutCancel(ctx), r.key) })
+	r.atClose(func() { _ = srv.Expire(context.WithoutCancel(ctx), r.key) })
 	r.fleet, err = startFleet(s.processes, config{Backend: addr, Database: file, Key: r.key, Timeout: s.timeout}, seen)
 	if err != nil {
 		return nil, err
@@ -118,10 +118,10 @@ func (r *rounds) run(ctx context.Context, c command) (round, error) {
 	if err := r.db.set(ctx, r.key, want); err != nil {
 		return round{}, err
 	}
-	if err := r.server.expire(ctx, r.key); err != nil {
+	if err := r.server.Expire(ctx, r.key); err != nil {
 		return round{}, fmt.Errorf("expire the key: %w", err)
 	}
-	before, err := r.server.requests(ctx)
+	before, err := r.server.Requests(ctx)
 	if err != nil {
 		return round{}, err
 	}
@@ -130,7 +130,7 @@ func (r *rounds) run(ctx context.Context, c command) (round, error) {
 	if err != nil {
 		return round{}, err
 	}
-	after, err := r.server.requests(ctx)
+	after, err := r.server.Requests(ctx)
 	if err != nil {
 		return round{}, err
 	}

@@ -1,20 +1,31 @@
-package main
+package stampede
 
 import (
 	"context"
 	"database/sql"
 	"net/url"
+	"path/filepath"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"github.com/ncruces/go-sqlite3"
+	_ "github.com/ncruces/go-sqlite3/driver" // the driver "sqlite3"
+	_ "github.com/ncruces/go-sqlite3/embed"  // SQLite itself
+	"github.com/tetratelabs/wazero"
 )
 
-// database is the source of the values: a SQLite file that all processes open.
+// database is the source of the values: a SQLite file that all processes open. The driver is one that
+// compiles fast.
 type database struct{ db *sql.DB }
 
 func openDatabase(path string) (*database, error) {
+	// The first process compiles SQLite for this machine, the others find it beside the database.
+	compiled, err := wazero.NewCompilationCacheWithDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	sqlite3.RuntimeConfig = wazero.NewRuntimeConfig().WithMemoryLimitPages(512).WithCompilationCache(compiled)
 	file := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"}
-	db, err := sql.Open("sqlite", file.String())
+	db, err := sql.Open("sqlite3", file.String())
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type load func(context.Context) (string, error)
 // service is what an application has: a cache, a database, and locks.
 type service struct {
 	key    string
-	cache  cache
+	cache  Cache
 	locker locker.Locker
 	query  func(ctx context.Context, key string) (string, error)
 	atEnd  func(func(context.Context) error) // to be called before the process ends

@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"context"
@@ -111,7 +111,7 @@ func (f *fleet) stop() {
 	for _, c := range f.children {
 		c.stdin.Close()
 	}
-	late := time.AfterFunc(2*patience, func() {
+	late := time.AfterFunc(2*Patience, func() {
 		for _, c := range f.children {
 			_ = c.cmd.Process.Kill()
 		}

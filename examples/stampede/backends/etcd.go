@@ -8,12 +8,20 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/etcd"
+	"github.com/golockers/locker/examples/stampede/internal/stampede"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
 
 func etcdClient(host string) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{Endpoints: []string{host}, DialTimeout: patience, Logger: zap.NewNop()})
+	return clientv3.New(clientv3.Config{Endpoints: []string{host}, DialTimeout: stampede.Patience, Logger: zap.NewNop()})
+}
+
+func connectEtcd(a stampede.Address) (stampede.Cache, locker.Locker, error) {
+	client, err := etcdClient(a.Host)
+	return etcdCache{client}, etcd.New(client), err
 }
 
 // etcdCache gives each value a lease, which ends it.
@@ -37,7 +45,7 @@ func (c etcdCache) Add(ctx context.Context, key, v string) (bool, error) {
 }
 
 func (c etcdCache) put(ctx context.Context, key, v string, when ...clientv3.Cmp) (bool, error) {
-	lease, err := c.client.Grant(ctx, int64(freshFor.Seconds()))
+	lease, err := c.client.Grant(ctx, int64(stampede.FreshFor.Seconds()))
 	if err != nil {
 		return false, err
 	}
@@ -54,22 +62,22 @@ type etcdServer struct {
 	asked  int64
 }
 
-func openEtcd(ctx context.Context, host string) (*etcdServer, error) {
-	client, err := etcdClient(host)
+func openEtcd(ctx context.Context, a stampede.Address) (stampede.Server, stampede.Address, error) {
+	client, err := etcdClient(a.Host)
 	if err != nil {
-		return nil, err
+		return nil, a, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, stampede.Patience)
 	defer cancel()
-	if _, err := client.Status(ctx, host); err != nil {
+	if _, err := client.Status(ctx, a.Host); err != nil {
 		client.Close()
-		return nil, err
+		return nil, a, err
 	}
-	return &etcdServer{client: client, host: host}, nil
+	return &etcdServer{client: client, host: a.Host}, a, nil
 }
 
-// expire revokes the lease of the value, as etcd does at its end.
-func (s *etcdServer) expire(ctx context.Context, key string) error {
+// Expire revokes the lease of the value, as etcd does at its end.
+func (s *etcdServer) Expire(ctx context.Context, key string) error {
 	s.asked++
 	found, err := s.client.Get(ctx, key)
 	if err != nil || found.Count == 0 {
@@ -80,10 +88,10 @@ func (s *etcdServer) expire(ctx context.Context, key string) error {
 	return err
 }
 
-// requests counts the messages from clients, of which a stream has one for each request, less those
+// Requests counts the messages from clients, of which a stream has one for each request, less those
 // of the parent.
-func (s *etcdServer) requests(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (s *etcdServer) Requests(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, stampede.Patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.host+"/metrics", nil)
 	if err != nil {
@@ -108,4 +116,4 @@ func (s *etcdServer) requests(ctx context.Context) (int64, error) {
 	return int64(sum) - s.asked, lines.Err()
 }
 
-func (s *etcdServer) close() { s.client.Close() }
+func (s *etcdServer) Close() { s.client.Close() }

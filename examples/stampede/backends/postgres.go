@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/examples/stampede/internal/stampede"
 	"github.com/golockers/locker/postgres"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,13 +27,18 @@ const (
 )
 
 // openPool connects to the database at a, once the first query needs it.
-func openPool(a address) (*pgxpool.Pool, error) {
+func openPool(a stampede.Address) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(a.String())
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns, config.ConnConfig.ConnectTimeout = 20, patience
+	config.MaxConns, config.ConnConfig.ConnectTimeout = 20, stampede.Patience
 	return pgxpool.NewWithConfig(context.Background(), config)
+}
+
+func connectPostgres(a stampede.Address) (stampede.Cache, locker.Locker, error) {
+	pool, err := openPool(a)
+	return postgresCache{pool}, postgres.New(pool, postgres.WithTable(lockingTable)), err
 }
 
 type postgresCache struct{ pool *pgxpool.Pool }
@@ -45,12 +52,12 @@ func (c postgresCache) Get(ctx context.Context, key string) (v string, ok bool, 
 }
 
 func (c postgresCache) Set(ctx context.Context, key, v string) error {
-	_, err := c.pool.Exec(ctx, setValue, key, v, freshFor)
+	_, err := c.pool.Exec(ctx, setValue, key, v, stampede.FreshFor)
 	return err
 }
 
 func (c postgresCache) Add(ctx context.Context, key, v string) (bool, error) {
-	tag, err := c.pool.Exec(ctx, addValue, key, v, freshFor)
+	tag, err := c.pool.Exec(ctx, addValue, key, v, stampede.FreshFor)
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
@@ -62,7 +69,7 @@ type postgresServer struct {
 }
 
 // openPostgres creates the tables, and returns where the fleet finds the database.
-func openPostgres(ctx context.Context, a address) (*postgresServer, address, error) {
+func openPostgres(ctx context.Context, a stampede.Address) (stampede.Server, stampede.Address, error) {
 	pool, err := openPool(a)
 	if err != nil {
 		return nil, a, err
@@ -91,7 +98,7 @@ func (s *postgresServer) serve(host string) {
 		}
 		go func() {
 			defer client.Close()
-			server, err := net.DialTimeout("tcp", host, patience)
+			server, err := net.DialTimeout("tcp", host, stampede.Patience)
 			if err != nil {
 				return
 			}
@@ -99,20 +106,20 @@ func (s *postgresServer) serve(host string) {
 				_, _ = io.Copy(client, server)
 				client.Close()
 			}()
-			_, _ = io.Copy(server, &countingConn{client, &s.reads})
+			_, _ = io.Copy(server, &stampede.CountingConn{Conn: client, Reads: &s.reads})
 			server.Close()
 		}()
 	}
 }
 
-func (s *postgresServer) expire(ctx context.Context, key string) error {
+func (s *postgresServer) Expire(ctx context.Context, key string) error {
 	_, err := s.pool.Exec(ctx, expireValue, key)
 	return err
 }
 
-func (s *postgresServer) requests(context.Context) (int64, error) { return s.reads.Load(), nil }
+func (s *postgresServer) Requests(context.Context) (int64, error) { return s.reads.Load(), nil }
 
-func (s *postgresServer) close() {
+func (s *postgresServer) Close() {
 	s.listener.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

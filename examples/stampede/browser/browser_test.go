@@ -1,4 +1,5 @@
-package main
+// Package browser_test operates the page of examples/stampede with a browser.
+package browser_test
 
 import (
 	"os"
@@ -10,10 +11,16 @@ import (
 	"github.com/go-rod/rod/lib/input"
 	"github.com/go-rod/rod/lib/launcher"
 	"github.com/go-rod/rod/lib/proto"
+	"github.com/golockers/locker/examples/stampede/internal/programtest"
+	"github.com/golockers/locker/examples/stampede/internal/stampede"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+func TestMain(m *testing.M) {
+	programtest.Main(m, func() int { return stampede.Main(nil) })
+}
 
 // openPage shows the page at url in a browser of its own. A script that fails, or anything that the browser refuses
 // to load, fails the test.
@@ -31,7 +38,7 @@ func openPage(t *testing.T, url string) *rod.Page {
 	require.NoError(t, browser.Connect())
 	page, err := browser.Page(proto.TargetCreateTarget{})
 	require.NoError(t, err)
-	page = page.Timeout(long)
+	page = page.Timeout(programtest.Long)
 	watched := page.EachEvent(
 		func(e *proto.RuntimeExceptionThrown) { t.Errorf("the page's script: %s", e.ExceptionDetails.Text) },
 		func(e *proto.LogEntryAdded) {
@@ -58,7 +65,7 @@ func until(t *testing.T, page *rod.Page, expression string) {
 		}
 		got = value.Value.String()
 		return value.Value.Bool()
-	}, long, 20*time.Millisecond, "%s: %s", expression, &got)
+	}, programtest.Long, 20*time.Millisecond, "%s: %s", expression, &got)
 }
 
 func text(t *testing.T, page *rod.Page, selector string) string {
@@ -78,7 +85,7 @@ func press(t *testing.T, page *rod.Page, selector string, key input.Key) {
 // The page shows rounds, and is operated with the keyboard alone.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	p, url := startPage(t, "-processes", "2", "-goroutines", "8", "-load", "30ms")
+	p, url := programtest.StartPage(t, "-processes", "2", "-goroutines", "8", "-load", "30ms")
 	page := openPage(t, url)
 	until(t, page, `document.getElementById("callers").textContent === "16 callers in 2 processes"`)
 	require.Equal(t, "no protection|in-process only|lock only|layered", text(t, page, "h2"))
@@ -103,9 +110,9 @@ func TestPage(t *testing.T) {
 		row.querySelector(".count").textContent === "9 waiting, 9 queries" && row.querySelector(".loading").clientWidth > 0)`)
 
 	require.NoError(t, p.Process.Signal(os.Interrupt))
-	require.Zero(t, p.wait(t), "%s", &p.stderr)
+	require.Zero(t, p.Status(t), "%s", &p.Err)
 	until(t, page, `document.getElementById("problem").textContent.startsWith("The program does not answer")`)
-	p.requireNothingLeft(t)
+	p.RequireNothingLeft(t)
 }
 
 // contrast is the least contrast of a text to what is behind it, as WCAG defines it.
@@ -131,7 +138,7 @@ const contrast = `() => {
 // The page fits a phone, is legible in light and in dark, and has a name for all that can be operated.
 func TestPageForEveryone(t *testing.T) {
 	t.Parallel()
-	_, url := startPage(t, "-processes", "2", "-goroutines", "3", "-load", "1ms")
+	_, url := programtest.StartPage(t, "-processes", "2", "-goroutines", "3", "-load", "1ms")
 	page := openPage(t, url)
 	until(t, page, `document.getElementById("summary").textContent !== ""`)
 
@@ -182,7 +189,7 @@ func TestPicture(t *testing.T) {
 	if dir == "" {
 		t.Skipf("%s is not set", pictureVariable)
 	}
-	_, url := startPage(t)
+	_, url := programtest.StartPage(t)
 	page := openPage(t, url)
 	require.NoError(t, page.SetViewport(&proto.EmulationSetDeviceMetricsOverride{
 		Width: 740, Height: 1000, DeviceScaleFactor: 1.5,

@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"context"
@@ -23,14 +23,15 @@ const farewell = time.Second
 var errNoPage = errors.New("cannot serve the page")
 
 // servePage shows rounds on a page until ctx ends.
-func servePage(ctx context.Context, s settings, stdout io.Writer) error {
+func servePage(ctx context.Context, backend Backend, s settings, stdout io.Writer) error {
 	listener, err := net.Listen("tcp", s.http)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoPage, err)
 	}
 	defer listener.Close()
+	fmt.Fprintf(stdout, "stampede: the page is at %s; Ctrl-C ends it\n", browserURL(listener.Addr()))
 	b := newBoard(s)
-	r, err := setUp(ctx, s, b.saw)
+	r, err := setUp(ctx, backend, s, b.saw)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -43,7 +44,7 @@ func servePage(ctx context.Context, s settings, stdout io.Writer) error {
 	defer stop()
 	server := &http.Server{
 		Handler:           b.handler(),
-		ReadHeaderTimeout: patience,
+		ReadHeaderTimeout: Patience,
 		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends the streams of events
 	}
 	served := make(chan error, 1)
@@ -51,7 +52,6 @@ func servePage(ctx context.Context, s settings, stdout io.Writer) error {
 		served <- server.Serve(listener)
 		stop()
 	}()
-	fmt.Fprintf(stdout, "stampede: the page is at %s; Ctrl-C ends it\n", browserURL(listener.Addr()))
 
 	err = b.play(ctx, r)
 	if ctx.Err() != nil {
@@ -109,14 +109,14 @@ func (b *board) events(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		// A page that has stopped reading must not count as open.
-		_ = stream.SetWriteDeadline(time.Now().Add(2 * patience))
+		_ = stream.SetWriteDeadline(time.Now().Add(2 * Patience))
 		if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || stream.Flush() != nil {
 			return
 		}
 		pause(r.Context(), frame)
 		select {
 		case <-changed:
-		case <-time.After(patience): // send it again, to detect whether the page is still open
+		case <-time.After(Patience): // send it again, to detect whether the page is still open
 		case <-r.Context().Done():
 			return
 		}

@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 // command asks for them. The child ends at the end of its input, so it does not outlive its parent.
 
 type config struct {
-	Backend  address
+	Backend  Address
 	Database string // its file
 	Key      string
 	Timeout  time.Duration
@@ -50,7 +50,7 @@ type reply struct {
 	Now *sample // if not nil, the reply is only a sample
 }
 
-func childMain(stdin io.Reader, stdout io.Writer) int {
+func childMain(backends map[string]Backend, stdin io.Reader, stdout io.Writer) int {
 	// Ctrl-C reaches the whole process group. It is for the parent to decide.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
@@ -62,7 +62,7 @@ func childMain(stdin io.Reader, stdout io.Writer) int {
 		fmt.Fprintln(os.Stderr, "stampede: child:", err)
 		return 1
 	}
-	w, err := newWorker(cfg)
+	w, err := newWorker(backends, cfg)
 	if err != nil {
 		_ = out.Encode(reply{Error: err.Error()})
 		return 1
@@ -85,7 +85,7 @@ func childMain(stdin io.Reader, stdout io.Writer) int {
 		}
 		close(commands)
 		cancel() // a round that is under way ends, and with it its locks
-		time.Sleep(patience)
+		time.Sleep(Patience)
 		os.Exit(1)
 	}()
 	for c := range commands {
@@ -108,8 +108,12 @@ type worker struct {
 	loading  atomic.Int64
 }
 
-func newWorker(cfg config) (*worker, error) {
-	cache, locker, err := connect(cfg.Backend)
+func newWorker(backends map[string]Backend, cfg config) (*worker, error) {
+	backend, ok := of(backends, &cfg.Backend)
+	if !ok {
+		return nil, fmt.Errorf("unknown backend %q", cfg.Backend)
+	}
+	cache, locker, err := backend.Connect(cfg.Backend)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +132,7 @@ func newWorker(cfg config) (*worker, error) {
 func (w *worker) atEnd(f func(context.Context) error) { w.closers = append(w.closers, f) }
 
 func (w *worker) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	for _, f := range w.closers {
 		if err := f(ctx); err != nil {

@@ -1,4 +1,4 @@
-package main
+package stampede
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/golockers/locker/examples/stampede/internal/programtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -21,7 +22,7 @@ func TestReady(t *testing.T) {
 
 // A page counts as open until its stream ends, and gets the view when it connects.
 func TestOpenPages(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), long)
+	ctx, cancel := context.WithTimeout(t.Context(), programtest.Long)
 	defer cancel()
 	b := newBoard(settings{processes: 1, goroutines: 1})
 	server := httptest.NewServer(b.handler())
