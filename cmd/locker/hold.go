@@ -80,10 +80,10 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		h.observer.waiting = func() {
 			if h.flags.permits > 0 {
-				fmt.Fprintf(os.Stderr, "locker: waiting for a permit of %q\n", h.flags.key)
+				say("waiting for a permit of %q", h.flags.key)
 				return
 			}
-			fmt.Fprintf(os.Stderr, "locker: waiting for the lock %q, held%s\n", h.flags.key, h.holder())
+			say("waiting for the lock %q, held%s", h.flags.key, h.holder())
 		}
 	}
 	// The token is that of WithOwner. It is made here because it is needed after an error, too.
@@ -181,9 +181,10 @@ func (h *holding) holder() string {
 func (h *holding) environment() ([]string, error) {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return name == "LOCKER_KEY" || name == "LOCKER_FENCE" || name == "LOCKER_PERMIT"
+		return name == "LOCKER_KEY" || name == "LOCKER_FENCE" || name == "LOCKER_PERMIT" || name == heldVariable
 	})
-	env = append(env, "LOCKER_KEY="+h.flags.key)
+	held := strings.TrimSpace(os.Getenv(heldVariable) + " " + mark(h.lease.Token()))
+	env = append(env, "LOCKER_KEY="+h.flags.key, heldVariable+"="+held)
 	if l, ok := h.backend.Locker.(*semaphore.Locker); ok {
 		env = append(env, "LOCKER_PERMIT="+strconv.Itoa(l.Permit(h.flags.key, h.lease.Token())))
 	}
@@ -209,7 +210,6 @@ func (h *holding) abandon() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if _, err := h.backend.Locker.Release(ctx, h.flags.key, h.lease.Token()); err != nil {
-		fmt.Fprintf(os.Stderr, "locker: the lock %q could not be released: %s; it ends within %v\n",
-			h.flags.key, oneLine(err), h.flags.ttl)
+		say("the lock %q could not be released: %s; it ends within %v", h.flags.key, oneLine(err), h.flags.ttl)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/cmd/locker/internal/backend"
@@ -53,17 +55,21 @@ func round(d time.Duration) time.Duration {
 
 // state is a lock as --json shows it. What is not known is null.
 type state struct {
-	Time    *time.Time `json:"time,omitempty"` // of watch
-	Key     string     `json:"key"`
-	Held    bool       `json:"held"`
-	Owner   string     `json:"owner,omitempty"`
-	Token   string     `json:"token,omitempty"`
-	TTL     *float64   `json:"ttl_seconds"`
-	Waiters *int       `json:"waiters"`
+	Time      *time.Time `json:"time,omitempty"` // of watch
+	Key       string     `json:"key"`
+	KeyBase64 string     `json:"key_base64,omitempty"` // if the key is not UTF-8
+	Held      bool       `json:"held"`
+	Owner     string     `json:"owner,omitempty"`
+	Token     string     `json:"token,omitempty"`
+	TTL       *float64   `json:"ttl_seconds"`
+	Waiters   *int       `json:"waiters"`
 }
 
 func stateOf(info locker.Info) state {
 	s := state{Key: info.Key, Held: info.Token != "", Token: info.Token}
+	if !utf8.ValidString(info.Key) {
+		s.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(info.Key))
+	}
 	if s.Held {
 		s.Owner = ownerOf(info.Token)
 	}

@@ -13,17 +13,15 @@
 // [The command in an outage]: https://github.com/golockers/locker/blob/main/docs/cli.md
 package main
 
-import (
-	"fmt"
-	"os"
-)
+import "os"
 
 func main() {
 	root := newRoot()
 	root.SetArgs(twoDashes(root, os.Args[1:]))
 	err := root.Execute()
 	if err != nil && err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "locker:", oneLine(err))
+		say("%s", oneLine(err))
 	}
+	flush()
 	os.Exit(statusOf(err))
 }

@@ -28,6 +28,9 @@ func notify() chan os.Signal {
 			signal.Notify(signals, sig)
 		}
 	}
+	if !signal.Ignored(syscall.SIGPIPE) { // a message that nobody reads must not end locker
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
 	return signals
 }
 

@@ -141,11 +141,14 @@ func twoDashes(root *cobra.Command, args []string) []string {
 	for i := 0; i < len(args) && args[i] != "--"; i++ {
 		arg := args[i]
 		if !strings.HasPrefix(arg, "-") || arg == "-" {
+			if cmd.Name() == "run" {
+				break // the command to run
+			}
 			if cmd == root {
 				cmd, _, _ = root.Find([]string{arg})
 			}
-			if cmd == root || cmd.Name() == "run" && arg != "run" {
-				break // an unknown command, or one of cobra's for completion, or the one to run
+			if cmd == root {
+				break // an unknown command, or one of cobra's for completion
 			}
 			continue
 		}

@@ -36,6 +36,9 @@ in which they came, except on memcached and redigo. A command with --skip may ov
 --min-hold keeps the lock for that long even if the command ends before, whatever its outcome. With
 --skip it makes a job run once in a period on machines that all start it at about the same time.
 
+A run inside a run for the same lock would wait for itself, so it is an error at once. LOCKER_HELD in
+the environment tells them apart; it has marks of the locks under which the command runs.
+
 Exit status:
 ` + statusHelp
 
@@ -94,6 +97,9 @@ func newRun() *cobra.Command {
 				return err
 			}
 			defer b.Close()
+			if err := checkNested(b, f); err != nil {
+				return err
+			}
 			if f.permits > 0 {
 				b.Locker = semaphore.NewLocker(b.Locker, f.permits)
 			}
@@ -133,11 +139,11 @@ func (f *runFlags) check(hasWait bool) error {
 
 // run takes the lock, runs the command, and returns an error with the exit status.
 func run(b *backend.Backend, f runFlags, command []string) error {
+	signals := notify()
 	path, err := find(command[0])
 	if err != nil {
 		return err
 	}
-	signals := notify()
 	h := &holding{backend: b, flags: f, observer: &extensions{}}
 	if err := h.acquire(signals); err != nil {
 		return err

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -104,6 +105,25 @@ func TestLs(t *testing.T) {
 		requireOneLine(t, locked(t, statusUnavailable, nil, "watch", "-b", url, "k"))
 		requireOneLine(t, locked(t, statusUnavailable, nil, "break", "-b", url, "-y", "k"))
 	})
+}
+
+// JSON has only valid text, so another field keeps two keys apart that are not.
+func TestKeysThatAreNotText(t *testing.T) {
+	t.Parallel()
+	srv := testserver.Redis(t)
+	url := "redis://" + srv.Addr
+	want := []string{"", base64.StdEncoding.EncodeToString([]byte("k\xfe")), base64.StdEncoding.EncodeToString([]byte("k\xff"))}
+	for _, key := range []string{"kö", "k\xff", "k\xfe"} {
+		locked(t, 0, nil, "run", "-b", url, "--key", key, "--min-hold", "1h", "true")
+	}
+	var got []string
+	for _, s := range states(t, locked(t, 0, nil, "ls", "-b", url, "--json").stdout.String()) {
+		got = append(got, s.KeyBase64)
+	}
+	require.ElementsMatch(t, want, got)
+	s := states(t, locked(t, 0, nil, "show", "-b", url, "--json", "k\xff").stdout.String())
+	require.Equal(t, []string{"k\ufffd", want[2]}, []string{s[0].Key, s[0].KeyBase64})
+	require.NotContains(t, locked(t, 0, nil, "show", "-b", url, "--json", "kö").stdout.String(), "base64")
 }
 
 func TestBreak(t *testing.T) {

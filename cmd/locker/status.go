@@ -25,7 +25,7 @@ const (
 )
 
 const statusHelp = `  0        the command succeeded
-  64       wrong flags, an unknown backend or a wrong URL
+  64       wrong flags, an unknown backend, a wrong URL, or a run inside a run for the same lock
   69       the backend failed: it did not answer, or refused the request
   75       the lock is held elsewhere, and the command was not started
   76       the lock was lost: the command was stopped, or has ended meanwhile

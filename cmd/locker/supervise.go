@@ -79,9 +79,8 @@ func (s *supervisor) stop() {
 		s.killAt = s.lease.Deadline()
 		s.loss = fmt.Errorf("%s: %w", s.backend.Name, s.reason())
 	}
-	fmt.Fprintf(os.Stderr, "locker: the lock %q is lost, so the command is stopped: %s\n",
-		s.flags.key, oneLine(cause(s.loss)))
 	s.process.terminate()
+	say("the lock %q is lost, so the command is stopped: %s", s.flags.key, oneLine(cause(s.loss)))
 }
 
 // reason returns why the lock was not extended in time. The last extension may have ended without an
