@@ -1,0 +1,69 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/stretchr/testify/require"
+)
+
+// While the command runs the server dies, and maybe comes back, with its data only if it is etcd. The
+// status says what is known of the lock when the command ends; one that is not stopped runs to its end.
+func TestServerDiesWhileCommandRuns(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{false, true} {
+		onEach(t, func(t *testing.T, url string, srv *testserver.Server) {
+			p := prepare(t, nil, "run", "-b", url+"?timeout=2s", "--key", "k", "--ttl", "1m", "sh", "-c", "echo started; cat; echo ended")
+			stdin, err := p.StdinPipe()
+			require.NoError(t, err)
+			require.NoError(t, p.Start())
+			t.Cleanup(func() { _ = p.Process.Kill() })
+			p.prints(t, "started")
+			srv.Stop()
+			want, part := statusUnavailable, `the command succeeded, but the lock "k" could not be released: `
+			if back {
+				srv.Restart()
+				switch {
+				case strings.HasPrefix(url, "etcd"):
+					want, part = 0, ""
+				case strings.HasPrefix(url, "redis"):
+					want, part = statusLost, `the lock "k" was lost while the command ran, which has ended with status 0`
+				} // redigo and memcache do not ask again on another connection, and PostgreSQL has no table
+			}
+			require.NoError(t, stdin.Close())
+			require.Equal(t, want, p.status(t), "%s", &p.stderr)
+			require.Equal(t, "started\nended\n", p.stdout.String())
+			if want == 0 {
+				require.Empty(t, p.stderr.String())
+				require.Contains(t, locked(t, 0, nil, "show", "-b", url, "k").stdout.String(), "free")
+				return
+			}
+			requireOneLine(t, p)
+			require.Contains(t, p.stderr.String(), part)
+		})
+	}
+}
+
+// A command that waits for the lock when the server dies is not started.
+func TestServerDiesWhileWaiting(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string, srv *testserver.Server) {
+		locked(t, 0, nil, "run", "-b", url, "--key", "k", "--min-hold", "1h", "true")
+		p := start(t, nil, "run", "-b", url+"?timeout=2s", "--key", "k", "echo", "ran")
+		show := func() state {
+			return states(t, locked(t, 0, nil, "show", "-b", url, "--json", "k").stdout.String())[0]
+		}
+		if show().Waiters != nil {
+			require.Eventually(t, func() bool { return *show().Waiters == 1 }, long, 10*time.Millisecond)
+		}
+		srv.Stop()
+		require.Equal(t, statusUnavailable, p.status(t))
+		requireOneLine(t, p)
+		require.Contains(t, p.stderr.String(), url+": ")
+		require.Empty(t, p.stdout.String())
+	})
+}
