@@ -4,6 +4,7 @@ package main
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,16 +55,46 @@ func TestServerDiesWhileWaiting(t *testing.T) {
 	onEach(t, func(t *testing.T, url string, srv *testserver.Server) {
 		locked(t, 0, nil, "run", "-b", url, "--key", "k", "--min-hold", "1h", "true")
 		p := start(t, nil, "run", "-b", url+"?timeout=2s", "--key", "k", "echo", "ran")
-		show := func() state {
-			return states(t, locked(t, 0, nil, "show", "-b", url, "--json", "k").stdout.String())[0]
-		}
-		if show().Waiters != nil {
-			require.Eventually(t, func() bool { return *show().Waiters == 1 }, long, 10*time.Millisecond)
-		}
+		requireWaiter(t, url)
 		srv.Stop()
 		require.Equal(t, statusUnavailable, p.status(t))
 		requireOneLine(t, p)
 		require.Contains(t, p.stderr.String(), url+": ")
 		require.Empty(t, p.stdout.String())
 	})
+}
+
+// A command that stops waiting leaves nothing behind that the lock would wait for.
+func TestWaiterLeaves(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string, _ *testserver.Server) {
+		if strings.HasPrefix(url, "memcache") || strings.HasPrefix(url, "redigo") {
+			t.Skip("the server knows of no waiters")
+		}
+		holder := prepare(t, nil, "run", "-b", url, "--key", "k", "sh", "-c", "echo started; cat")
+		release, err := holder.StdinPipe()
+		require.NoError(t, err)
+		require.NoError(t, holder.Start())
+		t.Cleanup(func() { _ = holder.Process.Kill() })
+		holder.prints(t, "started")
+		p := start(t, nil, "run", "-b", url, "--key", "k", "--ttl", "10m", "echo", "ran")
+		requireWaiter(t, url)
+		require.NoError(t, p.Process.Signal(syscall.SIGTERM))
+		require.Equal(t, statusSignal+int(syscall.SIGTERM), p.status(t))
+		require.Empty(t, p.stdout.String()+p.stderr.String())
+		require.NoError(t, release.Close())
+		require.Zero(t, holder.status(t))
+		locked(t, 0, nil, "run", "-b", url, "--key", "k", "--skip", "true")
+	})
+}
+
+// requireWaiter waits until one waits for the lock k, if the backend tells.
+func requireWaiter(t *testing.T, url string) {
+	t.Helper()
+	show := func() state {
+		return states(t, locked(t, 0, nil, "show", "-b", url, "--json", "k").stdout.String())[0]
+	}
+	if show().Waiters != nil {
+		require.Eventually(t, func() bool { return *show().Waiters == 1 }, long, 10*time.Millisecond)
+	}
 }
