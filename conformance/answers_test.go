@@ -225,7 +225,7 @@ func (s *scene) run(t *testing.T, l *liar) (*harness.Recorder, map[string]string
 	require.NoError(t, err)
 	defer suite.Close()
 	suite.Tamper = l.tamper
-	r := suite.Start(t, s.check)
+	r := suite.Start(t, s.check, 1)
 	r.Wait(harness.CheckLimit)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -99,11 +99,11 @@ func checkOneAttempt(e *harness.Env) {
 	for range 3 {
 		idle := quickest(func() harness.Call { return e.B.Takes(e.Key(), e.Token(), harness.Long, "the key is fresh") })
 		refused = quickest(func() harness.Call { return e.B.Blocked(key, "A holds the lock") })
-		if limit = 20*idle + 40*time.Millisecond; refused <= limit {
+		if limit = 20*idle + e.Allow(harness.Refusal); refused <= limit {
 			return
 		}
 	}
-	e.Fail(fmt.Sprintf("a refused Acquire returns about as soon as a successful one: within %v", limit),
+	e.FailTime(harness.Refusal, e.Check.Causes, key, fmt.Sprintf("a refused Acquire returns about as soon as a successful one: within %v", limit),
 		fmt.Sprintf("the quickest of five took %v", refused))
 }
 
@@ -202,10 +202,10 @@ func raceForExpired(e *harness.Env, u *unknowns) (key string, won, lost []harnes
 				}
 				return
 			}
-			if r.Start.After(latest.Add(e.Slack())) {
+			if late := r.Start.Sub(latest); late > e.Slack() {
 				e.Show(held)
-				e.FailLate(e.Check.Causes, "", fmt.Sprintf("the key is free at %s, even on a slow machine", e.At(latest.Add(e.Slack()))),
-					fmt.Sprintf("%s was still refused at %s", c.Name, e.At(r.Start)))
+				e.Overdue(harness.Event, late-e.Granularity(), e.Check.Causes, "", fmt.Sprintf("the key is free at %s, even on a slow machine",
+					e.At(latest.Add(e.Slack()))), fmt.Sprintf("%s was still refused at %s", c.Name, e.At(r.Start)))
 			}
 		}
 	})

@@ -126,7 +126,7 @@ func extendChecks() []harness.Check {
 			"token takes it.",
 		Run: func(e *harness.Env) {
 			raceExpiry(e, func(held harness.Call) harness.Call {
-				return e.A.Quietly("Extend", held.Key, held.Token, 30*time.Millisecond)
+				return e.A.Quietly("Extend", held.Key, held.Token, raceAsk)
 			})
 		},
 	}}
@@ -166,13 +166,21 @@ func afterExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
 		}
 		e.SleepUntil(held.End.Add(held.TTL + wait))
 		r := op(held)
-		if r.Err != nil || !r.OK || extra == 0 {
-			e.A.Must(r, false, fmt.Sprintf("the lock was acquired for %v, and expired %v ago", held.TTL,
-				r.Start.Sub(held.End.Add(held.TTL)).Round(time.Millisecond)))
+		why := fmt.Sprintf("the lock was acquired for %v, and expired %v ago", held.TTL,
+			r.Start.Sub(held.End.Add(held.TTL)).Round(time.Millisecond))
+		if r.Err != nil || !r.OK {
+			e.A.Must(r, false, why)
 			return
+		}
+		if extra == 0 {
+			e.FailTime(harness.Event, e.Check.Causes, r.Key, fmt.Sprintf("A.%s = false, nil: %s", r.Op, why),
+				fmt.Sprintf("A.%s = %s", r.Op, r.Result()))
 		}
 	}
 }
+
+// raceAsk is what an Extend asks for in raceExpiry.
+const raceAsk = 30 * time.Millisecond
 
 // raceExpiry lets locks expire while their holder does op and another token takes them over. The
 // other token must keep what it has taken over, whatever op returned.
@@ -201,13 +209,15 @@ func raceExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
 				lead.Store(int64(min(max(lead0, 200*time.Microsecond), 50*time.Millisecond)))
 				return
 			}
-			token, patience := harness.RandomToken(), e.Slack()
+			token := harness.RandomToken()
 			e.SleepUntil(held.Until().Add(-time.Millisecond))
 			for ; ; e.Near(held.Until()) {
 				next = e.B.Quietly("Acquire", key, token, harness.Long)
-				if next.OK || next.Err != nil || next.Start.After(held.Until().Add(30*time.Millisecond+patience)) {
+				if next.OK || next.Err != nil {
 					return
 				}
+				e.Overdue(harness.Event, next.Start.Sub(held.Until().Add(raceAsk+e.Granularity())), e.Check.Causes, key,
+					"B acquires the lock, since A's has expired", "it is still refused")
 			}
 		})
 		if done.Err != nil {

@@ -132,21 +132,16 @@ func (f *faulty) insists(op, key, token string, ttl time.Duration) harness.Call 
 }
 
 func (f *faulty) untilSure(do func() harness.Call) harness.Call {
-	for errs, end := 0, time.Now().Add(healing); ; errs++ {
+	for errs, begun := 0, time.Now(); ; errs++ {
 		r := do()
 		if r.Err == nil {
 			return r
 		}
-		if time.Now().After(end) {
-			f.Env.FailLate(r.Causes(), r.Key, fmt.Sprintf("on a link that works, D.%s succeeds after at most a few errors", r.Op),
-				fmt.Sprintf("%s within %v, the last one: %v", harness.Plural(errs+1, "error"), healing, r.Err))
-		}
+		f.Env.Overdue(harness.Healing, time.Since(begun), r.Causes(), r.Key, fmt.Sprintf("on a link that works, D.%s succeeds after at most a few errors",
+			r.Op), fmt.Sprintf("%s, the last one: %v", harness.Plural(errs+1, "error"), r.Err))
 		f.Env.Sleep(min(time.Duration(errs+1)*5*time.Millisecond, 250*time.Millisecond))
 	}
 }
-
-// healing is how long a client may take to notice that its link works again.
-const healing = 20 * time.Second
 
 // prepared makes D acquire a fresh key.
 func (f *faulty) prepared(ttl time.Duration) (key, token string, held harness.Call) {

@@ -166,7 +166,7 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 // givesUpOn ends the check if an Acquire has not reached its nth request within d, which is long.
 func (f *faulty) givesUpOn(d time.Duration) {
 	if d > harness.OpTimeout/2 {
-		f.Env.FailLate(harness.HungCauses, "", "D.Acquire = true, nil, on a link that works", "it failed with a ctx of "+d.String())
+		f.Env.FailTime(harness.Healing, harness.HungCauses, "", "D.Acquire = true, nil, on a link that works", "it failed with a ctx of "+d.String())
 	}
 }
 
@@ -176,13 +176,8 @@ const lateRequests = 2
 
 // carriedOut returns when the server has executed the request that was held back.
 func (f *faulty) carriedOut(x *faultproxy.Fault) {
-	timeout := time.NewTimer(harness.OpTimeout)
-	defer timeout.Stop()
-	select {
-	case <-x.Answered:
-	case <-timeout.C:
-		f.Env.FailLate(harness.HungCauses, "", "the backend answers D's request", "it has not within "+harness.OpTimeout.String())
-	}
+	since := time.Now()
+	harness.Receive(f.Env, harness.Healing, x.Answered, func() time.Time { return since }, "the backend answers D's request")
 }
 
 // lateTryLock is lateAcquire through locker.TryLock, which cleans up after an Acquire of unknown
@@ -240,22 +235,19 @@ func (f *faulty) lateWait(n int) {
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
 	result := f.Client.Waits(ctx, key, token, harness.Long)
-	isServed := func(patience time.Duration) bool {
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		select {
-		case w := <-result:
-			if w.OK {
-				f.insists("Release", key, token, 0)
-			}
-			return true
-		case <-timer.C:
-			return false
+	served := func(w harness.Call) {
+		if w.OK {
+			f.insists("Release", key, token, 0)
 		}
 	}
 	e.Sleep(time.Second + f.moment()) // D may make another request
 	e.B.Releases(key, b.Token, "B holds it")
-	hasReturned := isServed(lateFor)
+	select {
+	case w := <-result:
+		result = nil
+		served(w)
+	case <-time.After(lateFor):
+	}
 	b = e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow), "D has released the lock, or has gone")
 	if x.Acted() {
 		e.Note("D's request number %d is delivered", n)
@@ -263,8 +255,10 @@ func (f *faulty) lateWait(n int) {
 		f.carriedOut(x)
 	}
 	cancel()
-	if !hasReturned && !isServed(hangTimeout) {
-		e.FailLate(harness.HungCauses, key, "D.Wait returns: its ctx was canceled", "it has not within "+hangTimeout.String())
+	if result != nil {
+		since := time.Now()
+		w, _ := harness.Receive(e, harness.IOTimeout, result, func() time.Time { return since }, "D.Wait returns: its ctx was canceled")
+		served(w)
 	}
 	e.B.Releases(key, b.Token, "B holds it")
 	c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow),

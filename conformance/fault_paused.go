@@ -91,11 +91,13 @@ func (f *faulty) takeoverPausedAt(n int) (reached bool) {
 		case r == nil:
 			f.resumed(x, result, key, expired)
 			return true
-		case r.Err != nil || !r.OK && r.Start.After(expired.Add(f.Env.Slack())):
+		case r.Err != nil:
 			f.Must(*r, true, fmt.Sprintf("the lock has been free since %s", f.Env.At(expired)))
 		case r.OK:
 			return false
 		}
+		f.Env.Overdue(harness.Event, r.Start.Sub(expired)-f.Env.Granularity(), f.Env.Check.Causes, key,
+			"D acquires the lock, which has expired", "it is still refused")
 		f.Env.Sleep(20 * time.Millisecond) // a backend may keep the lock a little longer
 	}
 }

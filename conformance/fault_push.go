@@ -41,7 +41,7 @@ func pushChecks() []harness.Check {
 		Rules:  []string{w7Hint, q8Looks},
 		Causes: pushCauses,
 		Run: func(e *harness.Env) {
-			withoutPush(e, "new connections of D are refused, and its open ones work", 0, func(f *faulty, _ map[*faultproxy.Link]struct{}) {
+			withoutPush(e, "new connections of D are refused, and its open ones work", harness.Polls, func(f *faulty, _ map[*faultproxy.Link]struct{}) {
 				f.p.RefuseDials()
 			}, nil)
 		},
@@ -50,7 +50,7 @@ func pushChecks() []harness.Check {
 		Rules:  []string{w7Hint, q8Looks},
 		Causes: pushCauses,
 		Run: func(e *harness.Env) {
-			withoutPush(e, "new connections of D hang, and its open ones work", 0, func(f *faulty, _ map[*faultproxy.Link]struct{}) {
+			withoutPush(e, "new connections of D hang, and its open ones work", harness.Polls, func(f *faulty, _ map[*faultproxy.Link]struct{}) {
 				f.p.HangDials()
 			}, nil)
 		},
@@ -59,7 +59,7 @@ func pushChecks() []harness.Check {
 		Rules:  []string{w7Hint, q8Looks},
 		Causes: pushCauses + " Do not sleep for as long as the holder's ttl, which may be hours.",
 		Run: func(e *harness.Env) {
-			withoutPush(e, "", seldom, nil, func(f *faulty, before map[*faultproxy.Link]struct{}) {
+			withoutPush(e, "", harness.Seldom, nil, func(f *faulty, before map[*faultproxy.Link]struct{}) {
 				e.Note("%s that D has opened since it waits hang from now on", harness.Plural(f.p.HangOthers(before), "connection"))
 				if n := f.p.Silence(); n > 0 {
 					e.Note("on %s that D has opened, it hears nothing from now on", harness.Plural(n, "stream"))
@@ -69,19 +69,15 @@ func pushChecks() []harness.Check {
 	}}
 }
 
-// seldom is how long a Locker may sleep between two looks at a lock whose releases it should hear
-// about.
-const seldom = 12 * time.Second
-
 // withoutPush lets D wait for a lock, through locker.Lock, while it cannot hear of releases. It
 // calls before first, and after when D has waited for a moment.
-func withoutPush(e *harness.Env, what string, rest time.Duration, before, after func(f *faulty, connected map[*faultproxy.Link]struct{})) {
+func withoutPush(e *harness.Env, what string, looks harness.Allowance, before, after func(f *faulty, connected map[*faultproxy.Link]struct{})) {
 	if !e.Has(harness.NeedsWatch) && !e.Has(harness.NeedsWait) {
 		e.Skip("the Locker is neither a locker.Watcher nor a locker.Waiter")
 	}
 	// On a busy machine a request may use a connection that hangs, but hardly every time.
 	const tries = 3
-	for try := 1; !locksWithoutPush(e, what, rest, before, after, try == tries); try++ {
+	for try := 1; !locksWithoutPush(e, what, looks, before, after, try == tries); try++ {
 		e.Forget()
 	}
 }
@@ -98,7 +94,7 @@ func (f *faulty) connections() map[*faultproxy.Link]struct{} {
 
 // locksWithoutPush is one try. It returns false if Lock returned an error and this was not the last
 // try.
-func locksWithoutPush(e *harness.Env, what string, rest time.Duration, before, after func(f *faulty, connected map[*faultproxy.Link]struct{}),
+func locksWithoutPush(e *harness.Env, what string, looks harness.Allowance, before, after func(f *faulty, connected map[*faultproxy.Link]struct{}),
 	last bool) bool {
 	f := newFaulty(e)
 	connected := f.connections()
@@ -125,8 +121,7 @@ func locksWithoutPush(e *harness.Env, what string, rest time.Duration, before, a
 		after(f, connected)
 	}
 	released := e.A.Releases(key, a.Token, "A holds the lock")
-	due := released.End.Add(2*time.Second + rest)
-	got, _ := harness.Receive(e, done, func() time.Time { return due }, "locker.Lock on D returns the lock: A has released it, and D's requests get through")
+	got, _ := harness.Receive(e, looks, done, func() time.Time { return released.End }, "locker.Lock on D returns the lock: A has released it, and D's requests get through")
 	if got.err != nil && !last {
 		return false
 	}
@@ -168,7 +163,7 @@ func delayedGrant(e *harness.Env) {
 		ways[i].do(f)
 		released := e.A.Releases(key, a.Token, "A holds the lock")
 		// A call that is under way may acquire or extend the lock once more.
-		c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, released.End.Add(waitTTL+healing), "D may have been granted the lock, for its ttl")
+		c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, released.End.Add(waitTTL+e.Allow(harness.Healing)), "D may have been granted the lock, for its ttl")
 		e.Note("D's link works again")
 		ways[i].heal(f)
 		reported := func(w harness.Call) {
@@ -233,19 +228,13 @@ func abandonedWaiter(e *harness.Env) {
 		f.p.Heal(e.TB)
 		f.warm()
 		released := e.A.Releases(key, a.Token, "A holds the lock")
-		for served := 0; served < 2; served++ {
-			var r harness.Call
-			select {
-			case r = <-stays:
-				stays = nil
-			case r = <-b:
-				b = nil
-			case <-time.After(time.Until(released.End.Add(seldom)) + e.Patience()):
-				e.FailLate(e.Check.Causes, key, "both remaining waiters are served: A has released the lock, and so has each waiter that was "+
-					"served", fmt.Sprintf("%d of 2 were served, even on a slow machine", served))
-			case <-e.Ctx.Done():
-				return
-			}
+		served := make(chan harness.Call, 2)
+		for _, waiter := range []<-chan harness.Call{stays, b} {
+			e.Go(func() { served <- <-waiter })
+		}
+		for range cap(served) {
+			r, _ := harness.Receive(e, harness.Seldom, served, func() time.Time { return released.End },
+				"both remaining waiters are served: A has released the lock, and so has each waiter that was served")
 			if r.OK {
 				released = r.Client.Releases(key, r.Token, "its Wait has returned")
 			} else {

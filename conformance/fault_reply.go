@@ -137,16 +137,13 @@ func (f *faulty) releaseUnder(kind faultproxy.Kind) {
 	})
 }
 
-// refusedPatience is how long an operation may take to fail while connections are refused. Some
-// clients retry until their context ends.
-const refusedPatience = 5 * time.Second
-
 // maxConns is more connections than a Locker keeps that has made one call at a time. A client that
 // sends the requests of many callers together may have several all the same.
 const maxConns = 16
 
 func connectionRefused(e *harness.Env) {
 	f := newFaulty(e)
+	patience := e.Allow(harness.Refused)
 	held, token, _ := f.prepared(harness.Long)
 	free, other := e.Key(), e.Token()
 	f.p.Refuse()
@@ -158,8 +155,8 @@ func connectionRefused(e *harness.Env) {
 		}
 		// A call may find that its connection has ended. When it finds none any more, it must dial.
 		var r harness.Call
-		for i := 0; i < 3 || i < maxConns && !hasCause(r.Err) && r.End.Sub(r.Start) < refusedPatience; i++ {
-			r = f.within(refusedPatience, op, key, tok, asked(op, harness.Long))
+		for i := 0; i < 3 || i < maxConns && !hasCause(r.Err) && r.End.Sub(r.Start) < patience; i++ {
+			r = f.within(patience, op, key, tok, asked(op, harness.Long))
 			if r.Err == nil {
 				e.Fail(fmt.Sprintf("D.%s = an error: the backend cannot be reached", op),
 					fmt.Sprintf("D.%s = %s", op, r.Result()))
@@ -169,7 +166,7 @@ func connectionRefused(e *harness.Env) {
 			}
 		}
 		// If a client gives up only when its context ends, the cause is the context's error.
-		if r.End.Sub(r.Start) < refusedPatience && !hasCause(r.Err) {
+		if r.End.Sub(r.Start) < patience && !hasCause(r.Err) {
 			e.Fail(fmt.Sprintf("the error of D.%s wraps its cause, that the connection was refused, or the client library's "+
 				"error for that", op), fmt.Sprintf("D.%s = %s, which wraps nothing", op, r.Result()))
 		}

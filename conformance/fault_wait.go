@@ -53,9 +53,9 @@ func waitFaultChecks() []harness.Check {
 	}}
 }
 
-// wakesAfter reports whether ch gets a value within patience.
-func wakesAfter(e *harness.Env, ch <-chan struct{}, patience time.Duration) bool {
-	timer := time.NewTimer(patience)
+// wakesWithin reports whether ch gets a value within d.
+func wakesWithin(e *harness.Env, ch <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case _, ok := <-ch:
@@ -68,13 +68,6 @@ func wakesAfter(e *harness.Env, ch <-chan struct{}, patience time.Duration) bool
 	}
 }
 
-// freed lets B take and release key, and reports whether ch gets a value within patience.
-func freed(e *harness.Env, key string, ch <-chan struct{}, patience time.Duration) bool {
-	drain(ch)
-	frees(e, key)
-	return wakesAfter(e, ch, patience)
-}
-
 // frees lets B take and release key.
 func frees(e *harness.Env, key string) {
 	b := e.B.Takes(key, e.Token(), harness.Long, "the key is free")
@@ -85,9 +78,12 @@ func watchDisconnect(e *harness.Env) {
 	f := newFaulty(e)
 	key := e.Key()
 	ch := f.Watches(e.Ctx, key)
-	if patience := e.Patience(); !freed(e, key, ch, patience) {
-		e.Fail("the channel gets a value: B has released the lock", fmt.Sprintf("it got none within %v", patience))
+	wakes := func(why string) {
+		drain(ch)
+		frees(e, key)
+		woken(e, ch, why)
 	}
+	wakes("B has released the lock")
 	for _, breaks := range []struct {
 		what string
 		do   func()
@@ -103,21 +99,20 @@ func watchDisconnect(e *harness.Env) {
 		drain(ch)
 		e.Note("%s", breaks.what)
 		breaks.do()
-		if !wakesAfter(e, ch, healing) {
-			e.Fail("the channel gets a value: B has released the lock while the subscription was broken, or just after that",
-				fmt.Sprintf("it got none within %v", healing))
+		broke := time.Now()
+		healed := func() time.Time { return broke }
+		if _, ok := harness.Receive(e, harness.Healing, ch, healed, "a wake-up: B has released the lock while the subscription was broken, or just "+
+			"after that"); !ok {
+			e.Fail("the channel of Watch is never closed", "it is closed")
 		}
 		// D subscribes again, and from then on every release must wake it.
-		for end := time.Now().Add(healing); !freed(e, key, ch, 100*time.Millisecond+f.slow); {
-			if time.Now().After(end) {
-				e.Fail("releases wake D again", fmt.Sprintf("none did within %v", healing))
-			}
-		}
+		e.Poll(harness.Healing, broke, 0, func() bool {
+			drain(ch)
+			frees(e, key)
+			return wakesWithin(e, ch, 100*time.Millisecond+f.slow)
+		}, func() (want, got string) { return "releases wake D again", "none did" })
 		for range 5 {
-			if patience := e.Slack(); !freed(e, key, ch, patience) {
-				e.Fail("the channel gets a value: B has released the lock, and D has subscribed again",
-					fmt.Sprintf("it got none within %v", patience))
-			}
+			wakes("B has released the lock, and D has subscribed again")
 		}
 	}
 	f.warm()
@@ -156,10 +151,7 @@ func watchBackoff(e *harness.Env) {
 	e.Inconclusive("on this machine, a client that pauses for %v between its attempts hardly made any", rest)
 }
 
-const (
-	waitTTL      = 2 * time.Second // what D's Wait asks for
-	waitPatience = 15 * time.Second
-)
+const waitTTL = 2 * time.Second // what D's Wait asks for
 
 // waits starts a Wait of D.
 func (f *faulty) waits(key, token string) <-chan harness.Call {
@@ -168,16 +160,10 @@ func (f *faulty) waits(key, token string) <-chan harness.Call {
 
 // waited waits for a Wait that must return: the lock is free, or soon will be.
 func (f *faulty) waited(result <-chan harness.Call) harness.Call {
-	patience := time.NewTimer(waitPatience)
-	defer patience.Stop()
-	select {
-	case w := <-result:
-		return w
-	case <-patience.C:
-		f.Env.Fail("D.Wait returns: a deadline, since the lock is free, or an error, since the link broke",
-			fmt.Sprintf("it has not within %v", waitPatience))
-		panic("not reached")
-	}
+	since := time.Now()
+	w, _ := harness.Receive(f.Env, harness.Served, result, func() time.Time { return since },
+		"D.Wait returns: a deadline, since the lock is free, or an error, since the link broke")
+	return w
 }
 
 // waitedWell checks that D holds the lock if w returned a deadline, and that the lock is free once

@@ -117,7 +117,7 @@ func checkInspectExpiry(e *harness.Env) {
 		key, next := e.Key(), e.Token()
 		held := e.A.Takes(key, e.Token(), ttl, "the key is fresh")
 		latest := held.End.Add(ttl)
-		for last := false; ; {
+		for {
 			r := e.A.Quietly("Inspect", key, "", 0)
 			e.Uncontended(e.A.Inspected(r, "the backend works"), r.Info)
 			if r.Info.Token == "" {
@@ -130,12 +130,11 @@ func checkInspectExpiry(e *harness.Env) {
 			if r.End.Before(held.Until()) { // after that the backend may keep it for its Locker
 				e.Agrees(r, r.Info, held, "A has taken it")
 			}
-			if last {
+			if late := r.Start.Sub(latest); late > e.Slack() {
 				e.Show(r)
-				e.FailLate(e.Check.Causes, key, fmt.Sprintf("A.Inspect reports a free lock at %s, or at %s on a slow machine", e.At(latest),
-					e.At(latest.Add(e.Slack()))), "A.Inspect = "+r.Result())
+				e.Overdue(harness.Event, late-e.Granularity(), e.Check.Causes, key, fmt.Sprintf("A.Inspect reports a free lock at %s, or at %s "+
+					"on a slow machine", e.At(latest), e.At(latest.Add(e.Slack()))), "A.Inspect = "+r.Result())
 			}
-			last = r.Start.After(latest.Add(e.Slack()))
 			e.Sleep(harness.PollRest(r, held.Until()))
 		}
 		second := e.B.Takes(key, next, harness.Long, "A's lock has expired")
@@ -235,19 +234,20 @@ func waiting(c *harness.Client, held harness.Call, n int, why string) {
 // reports is waiting with another way to look at the lock.
 func reports(held harness.Call, n int, why string, look func() (harness.Call, locker.Info)) {
 	e, begun := held.Client.Env, time.Now()
-	for final := false; ; {
+	for {
 		r, info := look()
 		e.Agrees(r, info, held, why)
 		if info.Waiters == n || info.Waiters == -1 {
 			e.Show(r)
 			return
 		}
-		if final || info.Waiters < -1 || info.Waiters > 3 {
+		want := fmt.Sprintf("%s.%s reports %s, or -1 if the number is not known: %s", r.Client.Name, r.Op, harness.Plural(n, "waiter"), why)
+		got := fmt.Sprintf("it reports %d", info.Waiters)
+		if info.Waiters < -1 || info.Waiters > 3 {
 			e.Show(r)
-			e.FailLate(e.Check.Causes, held.Key, fmt.Sprintf("%s.%s reports %s, or -1 if the number is not known: %s", r.Client.Name,
-				r.Op, harness.Plural(n, "waiter"), why), fmt.Sprintf("it reports %d", info.Waiters))
+			e.FailAbout(held.Key, want, got)
 		}
-		final = time.Since(begun) > e.Patience()
+		e.Overdue(harness.Event, r.Start.Sub(begun), e.Check.Causes, held.Key, want, got)
 		e.Sleep(5 * time.Millisecond)
 	}
 }
@@ -257,8 +257,8 @@ func breaks(e *harness.Env, key string) harness.Call {
 	shown := e.C.Inspected(e.C.Inspect(key), "the backend works")
 	broken := e.C.Must(e.C.Do("Break", key, "", 0), true, "the lock is held")
 	was, now := shown.Info, broken.Info
-	ran := was.TTL - now.TTL                     // meanwhile
-	slip := 2*time.Millisecond + e.Granularity() // a backend that counts seconds reports whole ones
+	ran := was.TTL - now.TTL                    // meanwhile
+	slip := harness.Slip.Time + e.Granularity() // a backend that counts seconds reports whole ones
 	inTime := was.TTL < 0 && now.TTL < 0 || ran > -slip && ran < broken.End.Sub(shown.Start)+slip
 	if now.Key != key || now.Token != was.Token || now.Waiters != was.Waiters || !inTime {
 		e.FailAbout(key, "locker.Break on C = "+shown.Result(), "locker.Break on C = "+broken.Result())
@@ -304,7 +304,7 @@ func checkBreakWakes(e *harness.Env) {
 	broken := breaks(e, key)
 	due := func() time.Time { return broken.End }
 	if wakes != nil {
-		if _, ok := harness.Receive(e, wakes, due, "the channel gets a value: C has broken A's lock"); !ok {
+		if _, ok := harness.Receive(e, harness.Event, wakes, due, "the channel gets a value: C has broken A's lock"); !ok {
 			e.Fail("the channel of Watch is never closed", "it is closed")
 		}
 	}

@@ -108,7 +108,7 @@ func (p *permits) weather(c *harness.Client, alive context.Context, end time.Tim
 // releasesSurely makes Releases until one has released the permit, or one has an answer after the
 // time late. Until then, an attempt without an answer may yet take a permit.
 func (p *permits) releasesSurely(c *harness.Client, alive context.Context, token string, late time.Time) {
-	end := max(time.Until(late), 0) + healing
+	end := max(time.Until(late), 0) + p.Allow(harness.Healing)
 	for begun, rest := time.Now(), 5*time.Millisecond; alive.Err() == nil; rest = min(2*rest, 250*time.Millisecond) {
 		r := c.Quietly("Release", p.key, token, 0)
 		switch {

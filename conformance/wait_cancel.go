@@ -125,9 +125,6 @@ func checkWaitContext(e *harness.Env) {
 	e.Sleep(100 * time.Millisecond)
 	cancel()
 	e.Finish(&all, cancel, "all waiters have left: their context has ended")
-	if n, stacks := e.Settles(few, e.Patience()+5*time.Second); n > few {
-		e.Note("%d waiters on B, half of them in the queue; then their context is canceled", waiters)
-		e.Fail(fmt.Sprintf("at most %d goroutines are left, for connections and the like", few),
-			fmt.Sprintf("%d goroutines that the calls started are left:\n%s", n, stacks))
-	}
+	e.Note("%d waiters on B, half of them in the queue; then their context is canceled", waiters)
+	e.Settles(few)
 }

@@ -60,7 +60,7 @@ func (q *queue) first(due time.Time, why string) (n int, w harness.Call) {
 		ch <- s
 	})
 	defer close(lost)
-	s, _ := harness.Receive(q.e, ch, func() time.Time { return due }, "Wait returns: "+why)
+	s, _ := harness.Receive(q.e, harness.Event, ch, func() time.Time { return due }, "Wait returns: "+why)
 	q.results[s.n] = nil
 	return s.n, s.w
 }

@@ -15,7 +15,7 @@ type Client struct {
 	Name   string
 	Locker locker.Locker
 	Env    *Env
-	shared bool // A, B or C: how long it takes shows how slow the machine and the backend are
+	shared bool // A, B or C: the budget bounds its requests
 }
 
 // Call is one operation of a client, and what it returned.
@@ -125,7 +125,25 @@ func (c *Client) QuietlyContext(ctx context.Context, op, key, token string, ttl 
 
 // send makes the call that r describes. Every call of every check passes through it.
 func (c *Client) send(ctx context.Context, r Call) Call {
+	if c.shared && r.Op != "Wait" {
+		c.Env.suite.Budget.request(func() { r = c.call(ctx, r) })
+	} else {
+		r = c.call(ctx, r)
+	}
+	isCtxError := errors.Is(r.Err, context.DeadlineExceeded) || errors.Is(r.Err, context.Canceled)
+	r.Early = isCtxError && !r.Over(ctx)
+	c.Env.remember(r)
+	if tamper := c.Env.suite.Tamper; tamper != nil {
+		r = tamper(ctx, r)
+	}
+	return r
+}
+
+func (c *Client) call(ctx context.Context, r Call) Call {
 	r.Start = time.Now()
+	if moment := c.Env.suite.Moment; moment > 0 {
+		time.Sleep(moment)
+	}
 	switch r.Op {
 	case "Acquire":
 		r.OK, r.Err = c.Locker.Acquire(ctx, r.Key, r.Token, r.TTL)
@@ -154,15 +172,6 @@ func (c *Client) send(ctx context.Context, r Call) Call {
 		panic("conformance: no operation " + r.Op)
 	}
 	r.End = time.Now()
-	if c.shared && r.Op != "Wait" {
-		c.Env.saw(r.End.Sub(r.Start))
-	}
-	isCtxError := errors.Is(r.Err, context.DeadlineExceeded) || errors.Is(r.Err, context.Canceled)
-	r.Early = isCtxError && !r.Over(ctx)
-	c.Env.remember(r)
-	if tamper := c.Env.suite.Tamper; tamper != nil {
-		r = tamper(ctx, r)
-	}
 	return r
 }
 
@@ -264,7 +273,7 @@ func (c *Client) Must(r Call, ok bool, why string) Call {
 		c.Env.Show(r)
 		want, got := fmt.Sprintf("%s.%s = %v, nil: %s", c.Name, r.Op, ok, why), fmt.Sprintf("%s.%s = %s", c.Name, r.Op, r.Result())
 		if r.Err != nil {
-			c.Env.FailLate(r.Causes(), r.Key, want, got)
+			c.Env.failError(r, want, got)
 		}
 		c.Env.FailAbout(r.Key, want, got)
 	}
@@ -279,7 +288,7 @@ func (c *Client) Must(r Call, ok bool, why string) Call {
 // longer.
 func (c *Client) plausible(r Call) {
 	c.Env.TB.Helper()
-	earliest, latest := r.Start.Add(r.TTL/2), r.End.Add(r.TTL+c.Env.Granularity()+10*time.Millisecond)
+	earliest, latest := r.Start.Add(r.TTL/2), r.End.Add(r.TTL+c.Env.Granularity()+Rounding.Time)
 	if r.Deadline.Before(earliest) || r.Deadline.After(latest) {
 		c.Env.Show(r)
 		c.Env.FailAbout(r.Key, fmt.Sprintf("%s.Wait returns a deadline %v after the grant, which was while it waited, from %s to %s",
@@ -292,7 +301,7 @@ func (c *Client) Answers(r Call) Call {
 	c.Env.TB.Helper()
 	if r.Err != nil {
 		c.Env.Show(r)
-		c.Env.FailLate(r.Causes(), r.Key, fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.Name, r.Op),
+		c.Env.failError(r, fmt.Sprintf("%s.%s = true or false, and no error on a backend that works", c.Name, r.Op),
 			fmt.Sprintf("%s.%s = %s", c.Name, r.Op, r.Result()))
 	}
 	return r
@@ -310,21 +319,21 @@ func (c *Client) TakesOver(held Call, token string, ttl time.Duration) Call {
 // latest.
 func (c *Client) TakesWhen(key, token string, ttl time.Duration, earliest, latest time.Time, why string) Call {
 	c.Env.TB.Helper()
-	return c.takesWithin(key, token, ttl, earliest, latest, c.Env.Slack, why)
+	return c.takesWithin(key, token, ttl, earliest, latest.Add(c.Env.Granularity()), why)
 }
 
 // TakesFree is TakesWhen for a lock that becomes free without an expiry.
 func (c *Client) TakesFree(key, token string, ttl time.Duration, earliest, latest time.Time, why string) Call {
 	c.Env.TB.Helper()
-	return c.takesWithin(key, token, ttl, earliest, latest, c.Env.Patience, why)
+	return c.takesWithin(key, token, ttl, earliest, latest, why)
 }
 
-func (c *Client) takesWithin(key, token string, ttl time.Duration, earliest, latest time.Time, slack func() time.Duration,
-	why string) Call {
+func (c *Client) takesWithin(key, token string, ttl time.Duration, earliest, latest time.Time, why string) Call {
 	e := c.Env
 	e.TB.Helper()
 	for {
 		r := c.poll("Acquire", key, token, ttl)
+		late := r.Start.Sub(latest)
 		switch {
 		case r.Err != nil:
 			c.Must(r, r.End.After(earliest), why)
@@ -332,11 +341,11 @@ func (c *Client) takesWithin(key, token string, ttl time.Duration, earliest, lat
 			e.FailAbout(key, fmt.Sprintf("no other token acquires %s before %s: %s", e.Short(key), e.At(earliest), why),
 				fmt.Sprintf("%s.Acquire had it at %s, %v early", c.Name, e.At(r.End), earliest.Sub(r.End).Round(time.Microsecond)))
 		case r.OK:
+			e.Happened(Event, late, why+": it was taken over")
 			return r
-		case r.Start.After(latest.Add(slack())):
-			e.FailLate(e.Check.Causes, key, fmt.Sprintf("%s is free at %s, or at %s on a slow machine: %s", e.Short(key), e.At(latest),
-				e.At(latest.Add(slack())), why),
-				fmt.Sprintf("%s.Acquire was still refused at %s", c.Name, e.At(r.Start)))
+		default:
+			e.Overdue(Event, late, e.Check.Causes, key, fmt.Sprintf("%s is free at %s, or at %s on a slow machine: %s", e.Short(key), e.At(latest),
+				e.At(latest.Add(e.Patience())), why), fmt.Sprintf("%s.Acquire was still refused at %s", c.Name, e.At(r.Start)))
 		}
 		e.Sleep(PollRest(r, earliest))
 	}

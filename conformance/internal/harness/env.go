@@ -30,18 +30,20 @@ type Env struct {
 	suite      *Suite
 	history    history
 	background sync.WaitGroup // must end before the check does
+	stretch    float64        // of the check's times, at least 1
+	lag        *Lag           // since the check began
 
-	mu     sync.Mutex
-	told   bool               // a failure has been printed
-	recent []*Lag             // of the LagDuring calls that have not returned
-	held   map[[2]string]Call // by key and token, the acquisitions to be released in the end
+	mu   sync.Mutex
+	told bool               // a failure has been printed
+	held map[[2]string]Call // by key and token, the acquisitions to be released in the end
 }
 
-// OpTimeout bounds every operation whose context is not what is being checked.
-const OpTimeout = 30 * time.Second
-
-func newEnv(s *Suite, ck Check, r *Recorder) *Env {
-	e := &Env{TB: r, rec: r, Ctx: r.Context(), ID: rand.Text(), suite: s, Check: ck, held: make(map[[2]string]Call)}
+func newEnv(s *Suite, ck Check, r *Recorder, stretch float64) *Env {
+	e := &Env{TB: r, rec: r, Ctx: r.Context(), ID: rand.Text(), suite: s, Check: ck, stretch: stretch,
+		held: make(map[[2]string]Call)}
+	var end func()
+	e.lag, end = s.pace.begin()
+	r.Cleanup(end)
 	e.A = &Client{"A", s.Lockers[0], e, true}
 	e.B = &Client{"B", s.Lockers[1], e, true}
 	e.C = &Client{"C", s.Lockers[2], e, true}
@@ -113,13 +115,6 @@ func (e *Env) Show(c Call) { e.history.show(c) }
 // Forget clears the history, if what follows is independent of what was done before.
 func (e *Env) Forget() { e.history.forget() }
 
-// Patience is how late an event that does not depend on an expiry may be. It grows with the
-// slowness that this run has observed.
-func (e *Env) Patience() time.Duration { return e.suite.lag.allowance() }
-
-// Slack is how late an expiry may be.
-func (e *Env) Slack() time.Duration { return e.Granularity() + e.Patience() }
-
 // Fail ends the check. Want and got are for a reader who does not know the check. Only the first
 // failure of a check is printed: those that other goroutines run into usually follow from it.
 func (e *Env) Fail(want, got string) {
@@ -145,13 +140,6 @@ const (
 	panicCauses = "see the panic."
 )
 
-// FailLate is Fail for an event that did not happen in time, which proves less than a wrong answer.
-func (e *Env) FailLate(causes, key, want, got string) {
-	e.TB.Helper()
-	e.rec.setIndirect()
-	e.failFor(causes, key, want, got)
-}
-
 func (e *Env) failFor(causes, key, want, got string) {
 	e.TB.Helper()
 	e.mu.Lock()
@@ -175,26 +163,8 @@ func part(name, text string) string {
 	return fmt.Sprintf("  %-12s  %s\n", name, text)
 }
 
-// Inconclusive ends the check, which could not decide. The suite runs it again, alone.
-func (e *Env) Inconclusive(format string, args ...any) {
-	e.rec.inconclusive(e.history.shorten(fmt.Sprintf(format, args...)))
-}
-
 // Skip ends the check, which does not apply to this Locker.
 func (e *Env) Skip(reason string) { e.rec.skipFor(reason) }
-
-// InTime calls try, which must do something before a lock expires, with longer and longer times
-// until it was in time.
-func (e *Env) InTime(what string, try func(scale time.Duration) (inTime bool)) {
-	const longest = 16
-	for scale := time.Duration(1); scale <= longest; scale *= 2 {
-		if try(scale) {
-			return
-		}
-		e.Note("the machine or the backend was too slow; again with twice the time")
-	}
-	e.Inconclusive("%s: each time the lock expired first", what)
-}
 
 // GoOn ends the check's goroutine if another one has ended the check.
 func (e *Env) GoOn() {

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"fmt"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -33,14 +34,17 @@ func labelled(id string) (n int, stacks string) {
 }
 
 // Settles waits until at most limit goroutines are left that the check has started, directly or
-// indirectly, apart from the caller, or until patience has passed. It returns their number and
-// stacks.
-func (e *Env) Settles(limit int, patience time.Duration) (n int, stacks string) {
-	n, stacks = e.SettlesAs(e.ID, limit+1, patience)
-	return n - 1, stacks
+// indirectly, apart from the caller. More are a leak, which is a fact.
+func (e *Env) Settles(limit int) {
+	e.TB.Helper()
+	if n, stacks := e.SettlesAs(e.ID, limit+1, e.Allow(Leaving)); n > limit+1 {
+		e.Fail(fmt.Sprintf("at most %d goroutines are left, for connections and the like", limit),
+			fmt.Sprintf("%d goroutines that the calls started are left:\n%s", n-1, stacks))
+	}
 }
 
-// SettlesAs is Settles for all goroutines whose label is id.
+// SettlesAs waits until at most limit goroutines are left whose label is id, or until patience has
+// passed. It returns their number and stacks.
 func (e *Env) SettlesAs(id string, limit int, patience time.Duration) (n int, stacks string) {
 	rest := 10 * time.Millisecond
 	for deadline := time.Now().Add(patience); ; e.Sleep(rest) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/golockers/locker"
 )
@@ -104,7 +103,7 @@ func (e *Env) Agrees(r Call, info locker.Info, held Call, why string) {
 	}
 	// The lock expires at the earliest when the ttl has passed since held began, and at the latest
 	// when it has passed since held returned. The backend may count milliseconds, and truncate.
-	unit := e.Granularity() + 2*time.Millisecond
+	unit := e.Granularity() + Slip.Time
 	least, most := held.Until().Sub(r.End)-unit, held.End.Add(held.TTL).Sub(r.Start)+unit
 	if info.TTL < least || info.TTL > most {
 		e.FailAbout(held.Key, fmt.Sprintf("the TTL that %s reports is negative, if it is not known, or between %v and %v: "+

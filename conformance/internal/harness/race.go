@@ -73,3 +73,22 @@ func (e *Env) Near(moment time.Time) {
 	}
 	e.Sleep(rest + rand.N(rest))
 }
+
+// Poll calls try until it returns true, and sleeps for rest in between. What it looks for is due since
+// the given time. Report returns what was wanted and got if it has not happened.
+func (e *Env) Poll(a Allowance, since time.Time, rest time.Duration, try func() bool, report func() (want, got string)) {
+	e.TB.Helper()
+	for late := time.Duration(0); ; e.Sleep(rest) {
+		begun := time.Now()
+		if try() {
+			want, _ := report()
+			e.Happened(a, late, want)
+			return
+		}
+		late = begun.Sub(since)
+		if late > e.Allow(a) {
+			want, got := report()
+			e.Overdue(a, late, e.Check.Causes, "", want, got)
+		}
+	}
+}

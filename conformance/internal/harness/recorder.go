@@ -28,9 +28,10 @@ type Recorder struct {
 	failed   bool
 	indirect bool // failed because of lateness or an error, not of a wrong answer
 	skipped  bool
-	unsure   bool   // could not decide
-	reason   string // for being skipped or unsure
-	sealed   bool   // hung: nothing more is recorded
+	unsure   bool    // could not decide
+	stretch  float64 // for the next run, if this one is unsure
+	reason   string  // for being skipped or unsure
+	sealed   bool    // hung: nothing more is recorded
 	log      bytes.Buffer
 	cleanups []func()
 }
@@ -147,14 +148,22 @@ func (r *Recorder) skipFor(reason string) {
 	r.Skipf("%s is skipped: %s", r.name, reason)
 }
 
-// inconclusive ends the goroutine: the check cannot decide. The first reason counts.
-func (r *Recorder) inconclusive(reason string) {
+// Void ends the goroutine: the check cannot decide, and is to run again with its times stretched. The
+// first reason counts.
+func (r *Recorder) Void(stretch float64, reason string) {
 	r.mu.Lock()
 	if !r.unsure && !r.sealed {
-		r.unsure, r.reason = true, reason
+		r.unsure, r.stretch, r.reason = true, stretch, reason
 	}
 	r.mu.Unlock()
 	runtime.Goexit()
+}
+
+// next returns the stretch of the next run.
+func (r *Recorder) next() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stretch
 }
 
 // Inconclusive reports whether the check could not decide. A failure takes precedence.

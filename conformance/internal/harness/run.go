@@ -7,39 +7,53 @@ import (
 	"testing"
 )
 
-// Run runs the checks of list as subtests of t, all of them at the same time, and logs a summary.
+// Task is a check of any suite, as Do runs it.
+type Task struct {
+	Check
+	// Try runs the check once, with its times stretched.
+	Try func(tb testing.TB, stretch float64) *Recorder
+}
+
+// Run runs the checks of list as subtests of t, and logs a summary.
 func Run(t *testing.T, c Config, list []Check) {
 	t.Helper()
 	s, err := NewSuite(t, c, list)
 	if err != nil {
 		t.Fatalf("conformance: %v", err)
 	}
+	Do(t, s.tasks())
+}
+
+// Do runs tasks as subtests of t, as many at a time as the budget allows, and logs a summary.
+func Do(t *testing.T, tasks []Task) {
+	t.Helper()
 	strict := os.Getenv(strictVariable) == "strict"
 	// t.Parallel would run no more subtests at a time than there are processors, and checks mostly
 	// wait.
 	var all, named sync.WaitGroup
 	var order turns
-	named.Add(len(list))
-	order.together.Add(len(list))
+	named.Add(len(tasks))
+	order.together.Add(len(tasks))
 	var mu sync.Mutex // guards sum, and keeps what a check prints in one piece
-	sum := summary{list: list, skipped: make(map[string]int), indirect: make(map[string]bool)}
-	for _, ck := range list {
+	sum := summary{skipped: make(map[string]int), indirect: make(map[string]bool)}
+	for _, task := range tasks {
+		sum.list = append(sum.list, task.Check)
 		all.Go(func() {
 			begin, first := sync.OnceFunc(named.Done), sync.OnceFunc(order.together.Done)
 			defer begin() // go test -run may have left this check out
 			defer first()
-			t.Run(ck.Name, func(t *testing.T) {
+			t.Run(task.Name, func(t *testing.T) {
 				begin()
 				named.Wait() // go test -v prints the name of each subtest that begins
-				r := s.judge(t, ck, &order, first)
+				r := ofProcess.judge(t, task, &order, first)
 				mu.Lock()
 				if out := r.Printed(); out != "" {
 					fmt.Fprint(t.Output(), out)
 				}
 				if r.Inconclusive() {
-					fmt.Fprintf(t.Output(), "%s is inconclusive: %s\n", ck.Name, r.Why())
+					fmt.Fprintf(t.Output(), "%s is inconclusive: %s\n", task.Name, r.Why())
 				}
-				sum.add(ck, r)
+				sum.add(task.Check, r)
 				mu.Unlock()
 				switch {
 				case r.Failed(), r.Inconclusive() && strict:
@@ -60,20 +74,28 @@ const strictVariable = "LOCKER_CONFORMANCE"
 // tries is the most times that a check is run while it is inconclusive.
 const tries = 4
 
-// turns orders the checks of a run: first those that may run beside others, all at once; then, one
-// at a time, those that have to be alone and those that were inconclusive.
+// turns orders the checks of a run: first those that may run beside others; then, one at a time,
+// those that have to be alone and those that were inconclusive.
 type turns struct {
 	together sync.WaitGroup // checks whose first run has not ended
 	alone    sync.Mutex
 }
 
 // judge runs a check until it is conclusive, or has been run often enough. It calls first when the
-// check no longer runs beside others.
-func (s *Suite) judge(tb testing.TB, ck Check, t *turns, first func()) *Recorder {
+// check no longer runs beside others. When it runs again, no check of any run in the process runs
+// beside it, and its times are stretched.
+func (b *Budget) judge(tb testing.TB, task Task, t *turns, first func()) *Recorder {
 	var r *Recorder
+	stretch := 1.0
+	try := func(places int) {
+		b.checks.take(places)
+		defer b.checks.give(places)
+		r = task.Try(tb, stretch)
+		stretch = r.next()
+	}
 	runs := 0
-	if !ck.Alone {
-		r = s.run(tb, ck)
+	if !task.Alone {
+		try(1)
 		runs++
 	}
 	first()
@@ -84,9 +106,31 @@ func (s *Suite) judge(tb testing.TB, ck Check, t *turns, first func()) *Recorder
 	t.alone.Lock()
 	defer t.alone.Unlock()
 	for ; runs < tries && (r == nil || r.Inconclusive()); runs++ {
-		r = s.run(tb, ck)
+		if r == nil {
+			try(1)
+		} else {
+			try(b.checks.size)
+		}
 	}
 	return r
+}
+
+// tasks returns the checks of the suite. Those with faults, which take longest, come first.
+func (s *Suite) tasks() []Task {
+	var faults, others []Task
+	for _, ck := range s.Checks {
+		task := Task{ck, func(tb testing.TB, stretch float64) *Recorder {
+			r := s.Start(tb, ck, stretch)
+			r.Wait(CheckLimit)
+			return r
+		}}
+		if ck.Needs&NeedsNetwork != 0 {
+			faults = append(faults, task)
+		} else {
+			others = append(others, task)
+		}
+	}
+	return append(faults, others...)
 }
 
 // RunAll runs all checks and returns their results by name.
@@ -96,12 +140,12 @@ func (s *Suite) RunAll(tb testing.TB) map[string]*Recorder {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	t.together.Add(len(s.Checks))
-	for _, ck := range s.Checks {
+	for _, task := range s.tasks() {
 		all.Go(func() {
-			r := s.judge(tb, ck, &t, t.together.Done)
+			r := s.Budget.judge(tb, task, &t, t.together.Done)
 			mu.Lock()
 			defer mu.Unlock()
-			results[ck.Name] = r
+			results[task.Name] = r
 		})
 	}
 	all.Wait()

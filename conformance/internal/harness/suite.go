@@ -35,10 +35,18 @@ type Suite struct {
 	// Tamper, if not nil, gets every call that a check makes, and returns what the check gets.
 	Tamper func(ctx context.Context, c Call) Call
 
+	// Budget is what the checks of this suite share with those of others.
+	Budget *Budget
+
+	// Moment, if not 0, is how long each call takes at least: in a testing/synctest bubble, no time
+	// passes while goroutines are busy.
+	Moment time.Duration
+
 	lacks    map[Needs]string // what the Lockers cannot do, with the reason
 	quickest time.Duration    // the quickest of some operations, before the checks load the backend
-	lag      recentLag
+	pace     pace
 	stop     context.CancelFunc // of its measurement
+	stopped  chan struct{}
 }
 
 // NewSuite validates c and makes the three Lockers that the checks share. From then on the suite
@@ -67,7 +75,7 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 		conn.Close()
 	}
 
-	s := &Suite{Config: c, Checks: list, lacks: make(map[Needs]string)}
+	s := &Suite{Config: c, Checks: list, Budget: ofProcess, lacks: make(map[Needs]string), stopped: make(chan struct{})}
 	for i := range s.Lockers {
 		l := c.New(tb, c.Addr)
 		if v := reflect.ValueOf(l); l == nil || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -75,10 +83,6 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 		}
 		s.Lockers[i] = l
 	}
-	var ctx context.Context
-	ctx, s.stop = context.WithCancel(context.Background())
-	tb.Cleanup(s.Close)
-	go measure(ctx, s.lag.saw)
 	if err := s.probe(); err != nil {
 		return nil, err
 	}
@@ -91,11 +95,32 @@ func NewSuite(tb testing.TB, c Config, list []Check) (*Suite, error) {
 	if c.LoseData == nil {
 		s.lacks[NeedsDataLoss] = "Config.LoseData is nil"
 	}
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	tb.Cleanup(s.Close)
+	a, key, token := s.Lockers[0], RandomKey(), RandomToken()
+	go func() {
+		defer close(s.stopped)
+		s.pace.measure(ctx, func(ctx context.Context) {
+			defer func() { recover() }() // checks report panics
+			ctx, cancel := context.WithTimeout(ctx, OpTimeout)
+			defer cancel()
+			a.Release(ctx, key, token)
+		})
+	}()
 	return s, nil
 }
 
 // Close ends the measurement. A test that makes many suites must call it after each of them.
-func (s *Suite) Close() { s.stop() }
+func (s *Suite) Close() {
+	s.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Event.Time) // a broken Locker may not return
+	defer cancel()
+	select {
+	case <-s.stopped:
+	case <-ctx.Done():
+	}
+}
 
 // nearest suggests checks in place of a name that is not one.
 func nearest(name string, list []Check) string {
@@ -118,22 +143,11 @@ func (s *Suite) Lacks(what Needs) bool {
 	return lacks
 }
 
-// CheckLimit is how long a check may take before it counts as hung. A check comes nowhere near it
-// on a Locker whose methods return.
-const CheckLimit = 5 * time.Minute
-
-// run runs one check and returns when it is done.
-func (s *Suite) run(tb testing.TB, ck Check) *Recorder {
-	r := s.Start(tb, ck)
-	r.Wait(CheckLimit)
-	return r
-}
-
 // Start starts a check in a goroutine whose profiler label distinguishes it, and every goroutine
 // that it starts, from all others.
-func (s *Suite) Start(tb testing.TB, ck Check) *Recorder {
+func (s *Suite) Start(tb testing.TB, ck Check, stretch float64) *Recorder {
 	r := newRecorder(tb, ck.Name)
-	e := newEnv(s, ck, r)
+	e := newEnv(s, ck, r, stretch)
 	r.explain = func() string { return e.explain("") }
 	reason, skip := s.skips(ck)
 	r.start(func() {

@@ -1,10 +1,8 @@
 package harness
 
 import (
-	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
@@ -54,7 +52,7 @@ func (e *Env) repeat(try func(rest time.Duration) Verdict, rests ...time.Duratio
 			return
 		case v.unclear:
 			e.Note("%s", v.got)
-		case rest < 100*time.Millisecond || rest < 10*slow:
+		case rest < 100*time.Millisecond || rest < time.Duration(Joining.Delays)*slow:
 			e.Note("%s; this may be due to a slow machine, on which something was %v late", v.got, slow.Round(time.Millisecond))
 		default:
 			e.Note("%s", v.got)
@@ -67,43 +65,17 @@ func (e *Env) repeat(try func(rest time.Duration) Verdict, rests ...time.Duratio
 	e.Inconclusive("waiters may not have joined the queue as intended, on a slow machine or backend: %s", v.got)
 }
 
-// LagDuring returns how late, at worst, timers and the operations of A, B and C were while fn
-// ran.
+// LagDuring returns the longest delay that was measured while fn ran.
 func (e *Env) LagDuring(fn func()) time.Duration {
-	ctx, stop := context.WithCancel(e.Ctx)
-	defer stop()
-	var l Lag
-	e.mu.Lock()
-	e.recent = append(e.recent, &l)
-	e.mu.Unlock()
-	defer func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.recent = slices.DeleteFunc(e.recent, func(o *Lag) bool { return o == &l })
-	}()
-	go l.Measure(ctx)
+	l, end := e.suite.pace.begin()
+	defer end()
 	fn()
 	return l.Worst()
 }
 
-// saw records how long an operation took.
-func (e *Env) saw(d time.Duration) {
-	e.suite.lag.saw(d)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, l := range e.recent {
-		l.saw(d)
-	}
-}
-
-// Standing is the longest that a waiter usually takes to join the queue.
-func (e *Env) Standing() time.Duration {
-	return min(time.Second+5*e.suite.lag.Worst(), 5*time.Second)
-}
-
 // Outcome waits for a Wait that must return. It has been due since the given time.
 func (e *Env) Outcome(done <-chan Call, since time.Time, why string) Call {
-	r, _ := Receive(e, done, func() time.Time { return since }, "Wait returns: "+why)
+	r, _ := Receive(e, Event, done, func() time.Time { return since }, "Wait returns: "+why)
 	return r
 }
 
@@ -118,30 +90,31 @@ func (e *Env) Finish(all *sync.WaitGroup, cancel func(), want string) {
 		close(done)
 	}()
 	defer cancel()
-	due := time.Now().Add(5 * time.Second)
-	Receive(e, done, func() time.Time { return due }, want)
+	due := time.Now()
+	Receive(e, Leaving, done, func() time.Time { return due }, want)
 	e.GoOn()
 }
 
-// Receive receives from ch. The check fails if nothing has come Patience after it was due. Due
-// returns the zero Time as long as it is not due.
-func Receive[T any](e *Env, ch <-chan T, due func() time.Time, want string) (v T, ok bool) {
-	for last := false; ; {
+// Receive receives from ch. The check fails if what is due does not come within what a allows. Due returns
+// the zero Time as long as it is not due.
+func Receive[T any](e *Env, a Allowance, ch <-chan T, due func() time.Time, want string) (v T, ok bool) {
+	for late := time.Duration(0); ; {
 		timer := time.NewTimer(50 * time.Millisecond)
 		select {
 		case v, ok = <-ch:
 			timer.Stop()
+			e.Happened(a, late, want)
 			return v, ok
 		case <-timer.C:
 		case <-e.Ctx.Done():
 			runtime.Goexit() // the check has ended
 		}
-		since := due()
-		if late := time.Since(since); !since.IsZero() && late > e.Patience() {
-			if last { // not the first look after the deadline: this process may have been suspended
-				e.FailLate(e.Check.Causes, "", want, fmt.Sprintf("nothing, %v after it was due", late.Round(time.Millisecond)))
+		if since := due(); !since.IsZero() {
+			seen := late > e.Allow(a)
+			late = time.Since(since)
+			if seen { // not the first look after the deadline: this process may have been suspended
+				e.Overdue(a, late, e.Check.Causes, "", want, fmt.Sprintf("nothing, %v after it was due", late.Round(time.Millisecond)))
 			}
-			last = true
 		}
 	}
 }
