@@ -173,7 +173,7 @@ func afterExpiry(e *harness.Env, op func(held harness.Call) harness.Call) {
 			return
 		}
 		if extra == 0 {
-			e.FailTime(harness.Event, e.Check.Causes, r.Key, fmt.Sprintf("A.%s = false, nil: %s", r.Op, why),
+			e.FailTime(harness.Event, 2*wait, e.Check.Causes, r.Key, fmt.Sprintf("A.%s = false, nil: %s", r.Op, why),
 				fmt.Sprintf("A.%s = %s", r.Op, r.Result()))
 		}
 	}

@@ -112,7 +112,7 @@ func hangDeadline(e *harness.Env) {
 				counted++
 			}
 		}
-		e.FailTime(harness.CtxEnd, e.Check.Causes, "", fmt.Sprintf("D.%s returns about when its ctx ends, after %v: the server hangs", calls[i].name,
+		e.FailTime(harness.CtxEnd, least, e.Check.Causes, "", fmt.Sprintf("D.%s returns about when its ctx ends, after %v: the server hangs", calls[i].name,
 			hangCtx), fmt.Sprintf("the quickest of %d calls returned %v later", tries, least.Round(time.Millisecond)))
 	})
 	f.healed(held, token)

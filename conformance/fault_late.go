@@ -166,7 +166,7 @@ func (f *faulty) lateAcquire(n int, release bool, d time.Duration) (reached bool
 // givesUpOn ends the check if an Acquire has not reached its nth request within d, which is long.
 func (f *faulty) givesUpOn(d time.Duration) {
 	if d > harness.OpTimeout/2 {
-		f.Env.FailTime(harness.Healing, harness.HungCauses, "", "D.Acquire = true, nil, on a link that works", "it failed with a ctx of "+d.String())
+		f.Env.FailTime(harness.Healing, 2*f.Env.Allow(harness.Healing), harness.HungCauses, "", "D.Acquire = true, nil, on a link that works", "it failed with a ctx of "+d.String())
 	}
 }
 

@@ -2,92 +2,95 @@ package conformance
 
 import (
 	"maps"
-	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/conformance/internal/mutants"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// testMutants runs checks against each of the mutants, many of them at the same time, since checks
-// mostly wait. Races need a processor at the right moment, and what a broken Locker does on a busy
-// machine is not always foreseeable. So results that differ from the mutant's lists are repeated
-// when the others are done, and must be right once. Correct Lockers get no second chance: see
+// testMutants runs each of the mutants with the checks that must fail, or with LOCKER_TEST=all with
+// all checks, room of them at a time. Races need a processor at the right moment, and what a broken
+// Locker does on a busy machine is not always foreseeable. So results that differ from the mutant's
+// lists are repeated, and must be right once. Correct Lockers get no second chance: see
 // TestNoFalseAlarm….
-func testMutants(t *testing.T, list []mutants.Mutant) {
-	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b mutants.Mutant) int { return failsSlowly(b) - failsSlowly(a) })
+func testMutants(t *testing.T, list []mutants.Mutant, room int, judge func(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string) {
 	var all sync.WaitGroup
-	room := make(chan struct{}, 24)
-	wrong := make([]map[string]string, len(list))
-	for i, m := range list {
-		room <- struct{}{}
+	places := make(chan struct{}, room)
+	for _, m := range list {
+		places <- struct{}{}
 		all.Go(func() {
-			defer func() { <-room }()
-			t.Run(m.Name, func(t *testing.T) { wrong[i] = judge(t, m, checks()) })
-		})
-	}
-	all.Wait()
-	// Again, a few at a time.
-	room = make(chan struct{}, 4)
-	for i, m := range list {
-		if len(wrong[i]) == 0 {
-			continue
-		}
-		room <- struct{}{}
-		all.Go(func() {
-			defer func() { <-room }()
-			t.Run(m.Name+" again", func(t *testing.T) { again(t, m, wrong[i]) })
+			defer func() { <-places }()
+			t.Run(m.Name, func(t *testing.T) { tryMutant(t, m, judge) })
 		})
 	}
 	all.Wait()
 }
 
-// allChecks is the environment variable that, set to 1, runs all checks against each mutant.
-const allChecks = "LOCKER_LONG"
-
-// slow are the checks that take more than half a second, or much of a processor, on a quick
-// backend. A mutant is run with those that it must fail, and with all that are not slow. With
-// LOCKER_LONG=1 it is run with the others as well.
-var slow = []string{
-	"context/no-late-success", "exclusion/contender-no-effect", "exclusion/race-for-expired-key", "expiry/*",
-	"extend/after-takeover", "extend/atomic", "extend/keep-alive", "extend/longer", "extend/owner-only", "extend/replaces", "extend/shorter",
-	"fault/abandoned-waiter", "fault/delayed-grant", "fault/extend-after-lost-reply", "fault/extend-after-lost-reply-queued",
-	"fault/extend-paused", "fault/extend-expired", "fault/hang-cancel", "fault/hang-leak", "fault/hang-waiter", "fault/late-acquire", "fault/late-acquire-released", "fault/late-wait", "fault/push-*",
-	"fault/reconnect-keeps-place", "fault/slow-link", "fault/takeover-paused", "fault/wait-disconnect", "fault/wait-reply-lost",
-	"fault/waiter-crash", "fault/watch-backoff", "fence/no-side-effects", "fence/stale-holder", "inspect/expiry",
-	"inspect/no-side-effects", "list/concurrent", "list/many", "names/hash-collisions", "release/atomic", "sametoken/ttl-restarts",
-	"wait/cancel", "wait/cancel-stress", "wait/deadline", "wait/fifo", "wait/head-leaves", "wait/holder-vanishes", "wait/keeps-place",
-	"wait/own-ttl", "wait/queued-token", "wait/uncontended", "watch/handoff",
-}
-
-// failsSlowly returns how many of the checks that m must fail are slow. Those with many begin first.
-func failsSlowly(m mutants.Mutant) (n int) {
-	for _, name := range m.Must {
-		if anyMatches(slow, name) {
-			n++
+// tryMutant judges m, and repeats the checks whose results were wrong.
+func tryMutant(t *testing.T, m mutants.Mutant, judge func(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string) {
+	const tries = 5
+	list := chosen(m)
+	for try := 1; ; try++ {
+		wrong := judge(t, m, list)
+		if len(wrong) == 0 {
+			return
 		}
+		text := strings.Join(slices.Sorted(maps.Values(wrong)), "\nand ")
+		if try == tries {
+			assert.Fail(t, "the mutant was not judged correctly", "in %d tries: it %s", try, text)
+			return
+		}
+		t.Logf("try %d: the mutant %s", try, text)
+		list = slices.DeleteFunc(list, func(ck harness.Check) bool { return wrong[ck.Name] == "" })
 	}
-	return n
 }
 
-// judge runs the checks of list against m, except those that m may fail, whose results prove
-// nothing, and slow ones that it need not fail. It returns, by the name of the check, which results
-// are wrong.
-func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string {
-	t.Helper()
-	every := os.Getenv(allChecks) == "1"
-	list = slices.DeleteFunc(slices.Clone(list), func(ck harness.Check) bool {
+// chosen returns the checks to run against m: those that it must fail, and with LOCKER_TEST=all all
+// others but those that it may fail, whose results prove nothing.
+func chosen(m mutants.Mutant) []harness.Check {
+	return slices.DeleteFunc(checks(), func(ck harness.Check) bool {
 		if slices.Contains(m.Must, ck.Name) {
 			return false
 		}
-		return m.Only != nil && !anyMatches(m.Only, ck.Name) || anyMatches(m.May, ck.Name) || !every && anyMatches(slow, ck.Name)
+		return !testserver.All() || m.Only != nil && !anyMatches(m.Only, ck.Name) || anyMatches(m.May, ck.Name)
 	})
+}
+
+// judge runs the checks of list against m. It returns, by the name of the check, which results are
+// wrong.
+func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string {
+	return judgeAs(t, m, list, func(*harness.Suite) {})
+}
+
+// judgeInBubble is judge in a testing/synctest bubble, where waiting takes no time, if m can be in one.
+func judgeInBubble(t *testing.T, m mutants.Mutant, list []harness.Check) (wrong map[string]string) {
+	if m.RealTime {
+		return judge(t, m, list)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		wrong = judgeAs(t, m, list, bubble)
+		time.Sleep(2 * time.Minute) // some leave goroutines behind, until then
+	})
+	return wrong
+}
+
+// bubble prepares a suite for a testing/synctest bubble: its budget is its own, or the goroutines that
+// wait for it would keep the bubble's time from going on, and calls take a moment.
+func bubble(s *harness.Suite) {
+	s.Budget, s.Moment = harness.NewBudget(runtime.GOMAXPROCS(0)), 20*time.Microsecond
+}
+
+func judgeAs(t *testing.T, m mutants.Mutant, list []harness.Check, prepare func(s *harness.Suite)) map[string]string {
+	t.Helper()
 	config := m.Config
 	if config == nil {
 		config = func(testing.TB) harness.Config { return mutants.Fakes(m.Alter) }
@@ -100,6 +103,8 @@ func judge(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]stri
 		}
 		return wrong
 	}
+	defer s.Close()
+	prepare(s)
 	for name, r := range s.RunAll(t) {
 		must := slices.Contains(m.Must, name)
 		switch {
@@ -117,22 +122,6 @@ func anyMatches(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }
 
-// again repeats the checks whose results were wrong.
-func again(t *testing.T, m mutants.Mutant, wrong map[string]string) {
-	t.Helper()
-	const tries = 4
-	for try := 1; len(wrong) > 0; try++ {
-		text := strings.Join(slices.Sorted(maps.Values(wrong)), "\nand ")
-		if try > tries {
-			assert.Fail(t, "the mutant was not judged correctly", "in %d tries: it %s", try, text)
-			return
-		}
-		t.Logf("try %d: the mutant %s", try, text)
-		list := slices.DeleteFunc(checks(), func(ck harness.Check) bool { return wrong[ck.Name] == "" })
-		wrong = judge(t, m, list)
-	}
-}
-
 // matches reports whether name is the check of that name, or begins with what is before the * in
 // pattern, such as group/*.
 func matches(pattern, name string) bool {
@@ -143,10 +132,10 @@ func matches(pattern, name string) bool {
 // The tests of mutants are not parallel to others, which would take the processor that a race
 // needs.
 
-func TestMutants(t *testing.T) { testMutants(t, mutants.Local()) }
+func TestMutants(t *testing.T) { testMutants(t, mutants.Local(), 2, judgeInBubble) }
 
 func TestNetworkMutants(t *testing.T) {
-	testMutants(t, slices.Concat(mutants.HTTP2(), mutants.Redis()))
+	testMutants(t, slices.Concat(mutants.HTTP2(), mutants.Redis()), 24, judge)
 }
 
 func TestEveryCheckCanFail(t *testing.T) {
@@ -169,10 +158,6 @@ func TestEveryCheckCanFail(t *testing.T) {
 	}
 	for _, ck := range checks() {
 		assert.True(t, caught[ck.Name], "no mutant must fail %s", ck.Name)
-	}
-	for _, pattern := range slow {
-		assert.True(t, slices.ContainsFunc(checks(), func(ck harness.Check) bool { return matches(pattern, ck.Name) }),
-			"%s is slow, but no check", pattern)
 	}
 }
 

@@ -146,7 +146,7 @@ func checkWaitDeadline(e *harness.Env) {
 		// A first request that is delayed until the lock is free acquires it with a deadline that
 		// has passed.
 		if want, got := grantedUntil(e, by[i]); got != "" {
-			e.FailTime(harness.Joining, e.Check.Causes, "", want, got)
+			e.FailTime(harness.Joining, 2*e.Allow(harness.Joining), e.Check.Causes, "", want, got)
 		}
 	})
 }

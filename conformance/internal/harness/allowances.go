@@ -59,7 +59,7 @@ var (
 const (
 	// OpTimeout bounds every operation whose context is not what is being checked.
 	OpTimeout = 30 * time.Second
-	// patience is beyond any: what has not happened by then, never does. That is a fact.
+	// patience is the most that slowness explains: what has not happened by then, never does.
 	patience = 45 * time.Second
 	// CheckLimit is how long a check may take before it counts as hung. A check comes nowhere near
 	// it on a Locker whose methods return.
@@ -90,56 +90,50 @@ func (e *Env) slowness(delays int, allowed time.Duration) float64 {
 	return float64(time.Duration(delays)*e.lag.Worst()) / float64(allowed)
 }
 
-// FailTime ends the check, because a was exceeded: as failed, or if the machine was slow, as void.
-func (e *Env) FailTime(a Allowance, causes, key, want, got string) {
-	e.TB.Helper()
-	e.failTime(a.Delays, e.Allow(a), causes, key, want, got)
-}
+// explains is how many times its measured slowness a machine may be an excuse for.
+const explains = 2
 
-func (e *Env) failTime(delays int, allowed time.Duration, causes, key, want, got string) {
-	e.TB.Helper()
-	if slow := e.slowness(delays, allowed); slow > 1 {
-		e.void(slow, fmt.Sprintf("%s, on a machine or a backend on which something was %v late meanwhile", got,
-			e.lag.Worst().Round(time.Millisecond)))
-	}
-	e.rec.setIndirect()
-	e.failFor(causes, key, want, got)
-}
-
-// Overdue is called repeatedly while something that is late has not happened. It ends the check
-// when that is more than a allows. On a slow machine it gives it more time, until patience ends:
-// what never happens is a fact.
+// Overdue ends the check as failed if something is later than a allows, and than the slowness of the
+// machine explains. It may be called repeatedly until the thing happens: what never does is a fact.
 func (e *Env) Overdue(a Allowance, late time.Duration, causes, key, want, got string) {
 	e.TB.Helper()
 	allowed := e.Allow(a)
-	switch {
-	case late <= allowed:
-	case late > max(allowed, patience):
+	if slow := e.slowness(a.Delays, allowed); slow > 1 {
+		allowed = max(allowed, min(patience, time.Duration((1+explains*slow)*float64(allowed))))
+	}
+	if late > allowed {
 		e.rec.setIndirect()
 		e.failFor(causes, key, want, got)
-	case e.slowness(a.Delays, allowed) <= 1:
-		e.FailTime(a, causes, key, want, got)
 	}
 }
 
-// Happened ends the check as void if something has happened, but later than a allows. Overdue was
-// called before, so the machine was slow, or this process was suspended.
+// Happened ends the check as void if something has happened, but later than a allows. If Overdue was
+// called before, the machine was slow, or this process was suspended.
 func (e *Env) Happened(a Allowance, late time.Duration, what string) {
 	if allowed := e.Allow(a); late > allowed {
-		e.void(e.slowness(a.Delays, allowed), fmt.Sprintf("%s, %v late", what, late.Round(time.Millisecond)))
+		e.void(e.slowness(a.Delays, allowed), fmt.Sprintf("%s %v too late, on a machine or a backend on which something was %v late meanwhile",
+			what, late.Round(time.Millisecond), e.lag.Worst().Round(time.Millisecond)))
 	}
+}
+
+// FailTime ends the check if something was later than a allows: as failed, or if that may be due to
+// the machine, as void.
+func (e *Env) FailTime(a Allowance, late time.Duration, causes, key, want, got string) {
+	e.TB.Helper()
+	e.Overdue(a, late, causes, key, want, got)
+	e.Happened(a, late, got)
 }
 
 // failError ends the check, because r returned an error where none is due. The error of a call that
 // took as long as a timeout, or as its ttl, is a time, and any other a fact.
 func (e *Env) failError(r Call, want, got string) {
 	e.TB.Helper()
-	took, allowed := r.End.Sub(r.Start), e.Allow(Answer)
+	a, took := Answer, r.End.Sub(r.Start)
 	if r.TTL > 0 {
-		allowed = min(allowed, r.TTL)
+		a.Time = min(a.Time, time.Duration(float64(r.TTL)/e.stretch))
 	}
-	if took >= allowed && took < OpTimeout {
-		e.failTime(Answer.Delays, allowed, r.Causes(), r.Key, want, got)
+	if took < OpTimeout && e.slowness(a.Delays, e.Allow(a)) > 1 {
+		e.Happened(a, took, got)
 	}
 	e.rec.setIndirect()
 	e.failFor(r.Causes(), r.Key, want, got)

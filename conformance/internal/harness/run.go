@@ -31,9 +31,8 @@ func Do(t *testing.T, tasks []Task) {
 	// t.Parallel would run no more subtests at a time than there are processors, and checks mostly
 	// wait.
 	var all, named sync.WaitGroup
-	var order turns
+	order := newTurns(len(tasks))
 	named.Add(len(tasks))
-	order.together.Add(len(tasks))
 	var mu sync.Mutex // guards sum, and keeps what a check prints in one piece
 	sum := summary{skipped: make(map[string]int), indirect: make(map[string]bool)}
 	for _, task := range tasks {
@@ -45,7 +44,7 @@ func Do(t *testing.T, tasks []Task) {
 			t.Run(task.Name, func(t *testing.T) {
 				begin()
 				named.Wait() // go test -v prints the name of each subtest that begins
-				r := ofProcess.judge(t, task, &order, first)
+				r := ofProcess.judge(t, task, order, first)
 				mu.Lock()
 				if out := r.Printed(); out != "" {
 					fmt.Fprint(t.Output(), out)
@@ -78,7 +77,13 @@ const tries = 4
 // those that have to be alone and those that were inconclusive.
 type turns struct {
 	together sync.WaitGroup // checks whose first run has not ended
-	alone    sync.Mutex
+	alone    room
+}
+
+func newTurns(checks int) *turns {
+	t := &turns{alone: room{size: 1}}
+	t.together.Add(checks)
+	return t
 }
 
 // judge runs a check until it is conclusive, or has been run often enough. It calls first when the
@@ -103,8 +108,8 @@ func (b *Budget) judge(tb testing.TB, task Task, t *turns, first func()) *Record
 		return r
 	}
 	t.together.Wait()
-	t.alone.Lock()
-	defer t.alone.Unlock()
+	t.alone.take(1)
+	defer t.alone.give(1)
 	for ; runs < tries && (r == nil || r.Inconclusive()); runs++ {
 		if r == nil {
 			try(1)
@@ -136,13 +141,12 @@ func (s *Suite) tasks() []Task {
 // RunAll runs all checks and returns their results by name.
 func (s *Suite) RunAll(tb testing.TB) map[string]*Recorder {
 	results := make(map[string]*Recorder, len(s.Checks))
-	var t turns
+	t := newTurns(len(s.Checks))
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	t.together.Add(len(s.Checks))
 	for _, task := range s.tasks() {
 		all.Go(func() {
-			r := s.Budget.judge(tb, task, &t, t.together.Done)
+			r := s.Budget.judge(tb, task, t, t.together.Done)
 			mu.Lock()
 			defer mu.Unlock()
 			results[task.Name] = r

@@ -111,7 +111,7 @@ func contextMutants() []Mutant {
 			}
 		},
 	}, {
-		Name: "an abandoned call keeps trying, and renews its lock",
+		Name: "an abandoned call keeps trying, and renews its lock", RealTime: true,
 		Must: []string{"context/cancel-during-call"},
 		May:  []string{"context/no-leak", "context/no-late-success"},
 		Alter: func(f *Fake) {

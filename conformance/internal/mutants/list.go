@@ -152,8 +152,13 @@ func listMutants() []Mutant {
 				go func() {
 					defer close(next)
 					for info, err := range list(ctx, prefix) {
-						if err == nil {
-							next <- info
+						if err != nil {
+							continue
+						}
+						select {
+						case next <- info:
+						case <-time.After(time.Minute):
+							return
 						}
 					}
 				}()

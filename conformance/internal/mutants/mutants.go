@@ -17,6 +17,10 @@ type Mutant struct {
 	Alter     func(f *Fake) // in place of Config: breaks a correct Fake
 	Must, May []string      // in May, group/* is all checks of a group
 	Only      []string      // if not nil, the checks that the mutant can affect; like May
+
+	// RealTime mutants cannot be in a testing/synctest bubble: their goroutines never end, or only
+	// processors that race show what is wrong.
+	RealTime bool
 }
 
 // Local returns the mutants that need no server.
