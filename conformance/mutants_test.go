@@ -23,6 +23,8 @@ import (
 // lists are repeated, and must be right once. Correct Lockers get no second chance: see
 // TestNoFalseAlarm….
 func testMutants(t *testing.T, list []mutants.Mutant, room int, judge func(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string) {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b mutants.Mutant) int { return patience(b) - patience(a) })
 	var all sync.WaitGroup
 	places := make(chan struct{}, room)
 	for _, m := range list {
@@ -33,6 +35,17 @@ func testMutants(t *testing.T, list []mutants.Mutant, room int, judge func(t *te
 		})
 	}
 	all.Wait()
+}
+
+// patience returns how many of the checks that m must fail wait for something that hangs. Mutants with
+// many begin first.
+func patience(m mutants.Mutant) (n int) {
+	for _, name := range m.Must {
+		if anyMatches([]string{"fault/hang-*", "fault/push-*", "fault/w*"}, name) {
+			n++
+		}
+	}
+	return n
 }
 
 // tryMutant judges m, and repeats the checks whose results were wrong.
@@ -135,7 +148,7 @@ func matches(pattern, name string) bool {
 func TestMutants(t *testing.T) { testMutants(t, mutants.Local(), 2, judgeInBubble) }
 
 func TestNetworkMutants(t *testing.T) {
-	testMutants(t, slices.Concat(mutants.HTTP2(), mutants.Redis()), 24, judge)
+	testMutants(t, slices.Concat(mutants.HTTP2(), mutants.Redis()), 40, judge)
 }
 
 func TestEveryCheckCanFail(t *testing.T) {

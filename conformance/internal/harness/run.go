@@ -87,8 +87,8 @@ func newTurns(checks int) *turns {
 }
 
 // judge runs a check until it is conclusive, or has been run often enough. It calls first when the
-// check no longer runs beside others. When it runs again, no check of any run in the process runs
-// beside it, and its times are stretched.
+// check no longer runs beside others of its run. When it runs again, its times are stretched, and
+// from the third time on no check of any run in the process runs beside it.
 func (b *Budget) judge(tb testing.TB, task Task, t *turns, first func()) *Recorder {
 	var r *Recorder
 	stretch := 1.0
@@ -111,7 +111,7 @@ func (b *Budget) judge(tb testing.TB, task Task, t *turns, first func()) *Record
 	t.alone.take(1)
 	defer t.alone.give(1)
 	for ; runs < tries && (r == nil || r.Inconclusive()); runs++ {
-		if r == nil {
+		if runs < 2 {
 			try(1)
 		} else {
 			try(b.checks.size)
