@@ -9,5 +9,5 @@ import (
 // Correct Lockers that keep their locks until another process wants them pass all checks.
 func TestKeeperReference(t *testing.T) {
 	t.Parallel()
-	run(t, mutants.NewKeepers())
+	passes(t, mutants.NewKeepers())
 }

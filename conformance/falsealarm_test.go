@@ -11,20 +11,43 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/conformance/internal/mutants"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // The suite must pass on correct Lockers that are unusual in some way.
 
+// passes runs the suite in a bubble.
+func passes(t *testing.T, c harness.Config) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { noFalseAlarm(t, c) })
+}
+
+// noFalseAlarm runs the suite, in the bubble that the caller is in.
+func noFalseAlarm(t *testing.T, c harness.Config) {
+	t.Helper()
+	s, err := harness.NewSuite(t, c, checks())
+	if !assert.NoError(t, err) {
+		return
+	}
+	defer s.Close()
+	bubble(s, 500*time.Microsecond)
+	for name, r := range s.RunAll(t) {
+		assert.False(t, r.Failed(), "%s: %s", name, r.Printed())
+		assert.False(t, r.Inconclusive(), "%s: %s", name, r.Why())
+	}
+}
+
 func TestNoFalseAlarmSlow(t *testing.T) {
 	t.Parallel()
-	run(t, mutants.Fakes(func(f *mutants.Fake) {
+	passes(t, mutants.Fakes(func(f *mutants.Fake) {
 		mutants.Slowly(f, mutants.Fixed(15*time.Millisecond), mutants.Fixed(15*time.Millisecond))
 	}))
 }
@@ -37,7 +60,7 @@ func TestNoFalseAlarmJitter(t *testing.T) {
 		}
 		return rand.N(5 * time.Millisecond)
 	}
-	run(t, mutants.Fakes(func(f *mutants.Fake) { mutants.Slowly(f, jitter, jitter) }))
+	passes(t, mutants.Fakes(func(f *mutants.Fake) { mutants.Slowly(f, jitter, jitter) }))
 }
 
 // A backend that counts whole seconds, as memcached does: ttls are rounded up, and one is added
@@ -57,7 +80,7 @@ func TestNoFalseAlarmWholeSeconds(t *testing.T) {
 	lockers := c.New
 	c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
 	c.Granularity = 2 * time.Second
-	run(t, c)
+	passes(t, c)
 }
 
 // A backend that reports the time that is left in whole seconds, by a clock of its own.
@@ -88,7 +111,7 @@ func TestNoFalseAlarmSecondsLeft(t *testing.T) {
 		}
 	})
 	c.Granularity = time.Second
-	run(t, c)
+	passes(t, c)
 }
 
 // A backend that can only compare and swap: under contention the Locker tries again.
@@ -97,13 +120,13 @@ func TestNoFalseAlarmCompareAndSwap(t *testing.T) {
 	c := mutants.Fakes(mutants.CompareAndSwap)
 	lockers := c.New
 	c.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{lockers(tb, addr)} }
-	run(t, c)
+	passes(t, c)
 }
 
 // A backend that cannot express long ttls.
 func TestNoFalseAlarmShortTimesOnly(t *testing.T) {
 	t.Parallel()
-	run(t, mutants.Fakes(func(f *mutants.Fake) {
+	passes(t, mutants.Fakes(func(f *mutants.Fake) {
 		acquire, extend := f.OnAcquire, f.OnExtend
 		f.OnAcquire = func(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 			if ttl > 7*24*time.Hour {
@@ -142,10 +165,11 @@ func TestNoFalseAlarmErrors(t *testing.T) {
 		}
 	}
 	list := slices.DeleteFunc(checks(), func(ck harness.Check) bool { return ck.Name != "sametoken/concurrent" })
-	assert.Empty(t, judge(t, mutants.Mutant{Alter: alter}, list))
+	assert.Empty(t, judgeInBubble(t, mutants.Mutant{Alter: alter}, list))
 }
 
 func TestNoFalseAlarmBusyCores(t *testing.T) {
+	testserver.Variant(t, "a burnt processor makes every other test slow")
 	t.Parallel()
 	stop := make(chan struct{})
 	defer close(stop)
@@ -166,19 +190,20 @@ func TestNoFalseAlarmBusyCores(t *testing.T) {
 // Three runs at the same time on one backend.
 func TestNoFalseAlarmBesideItself(t *testing.T) {
 	t.Parallel()
-	c := mutants.Fakes(func(*mutants.Fake) {})
-	c.LoseData = nil                         // it would be the others' data as well
-	lockers := make(chan locker.Locker, 3*4) // of each suite, and the one that demand/close would close
-	for range cap(lockers) {
-		lockers <- c.New(t, "")
-	}
-	c.New = func(testing.TB, string) locker.Locker { return <-lockers }
-	for i := range 3 {
-		t.Run(fmt.Sprint(i+1), func(t *testing.T) {
-			t.Parallel()
-			run(t, c)
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := mutants.Fakes(func(*mutants.Fake) {})
+		c.LoseData = nil                         // it would be the others' data as well
+		lockers := make(chan locker.Locker, 3*4) // of each suite, and the one that demand/close would close
+		for range cap(lockers) {
+			lockers <- c.New(t, "")
+		}
+		c.New = func(testing.TB, string) locker.Locker { return <-lockers }
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() { noFalseAlarm(t, c) })
+		}
+		all.Wait()
+	})
 }
 
 // closes is a Locker that owns its connections: after Close it returns errors.
@@ -205,22 +230,26 @@ func (c closes) Release(ctx context.Context, key, token string) (bool, error) {
 
 func TestNoFalseAlarmClosed(t *testing.T) {
 	t.Parallel()
-	c := mutants.Fakes(func(*mutants.Fake) {})
-	var last locker.Locker
-	fakes := c.New
-	c.New = func(tb testing.TB, addr string) locker.Locker {
-		last = fakes(tb, addr)
-		return closes{last, new(atomic.Bool)}
-	}
-	s, err := harness.NewSuite(t, c, slices.DeleteFunc(checks(), func(ck harness.Check) bool { return ck.Name != "demand/close" }))
-	require.NoError(t, err)
-	r := s.RunAll(t)["demand/close"]
-	assert.False(t, r.Failed(), r.Printed())
-	assert.False(t, r.Skipped(), r.Printed())
-	for info, err := range last.(locker.Lister).List(t.Context(), "") {
-		assert.NoError(t, err)
-		assert.Empty(t, info.Key, "the check has left a lock behind")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := mutants.Fakes(func(*mutants.Fake) {})
+		var last locker.Locker
+		fakes := c.New
+		c.New = func(tb testing.TB, addr string) locker.Locker {
+			last = fakes(tb, addr)
+			return closes{last, new(atomic.Bool)}
+		}
+		s, err := harness.NewSuite(t, c, slices.DeleteFunc(checks(), func(ck harness.Check) bool { return ck.Name != "demand/close" }))
+		require.NoError(t, err)
+		defer s.Close()
+		bubble(s, 500*time.Microsecond)
+		r := s.RunAll(t)["demand/close"]
+		assert.False(t, r.Failed(), r.Printed())
+		assert.False(t, r.Skipped(), r.Printed())
+		for info, err := range last.(locker.Lister).List(t.Context(), "") {
+			assert.NoError(t, err)
+			assert.Empty(t, info.Key, "the check has left a lock behind")
+		}
+	})
 }
 
 // The checks of missing optional methods are skipped, with the reason, and no others.
@@ -242,30 +271,34 @@ func TestOptional(t *testing.T) {
 	plain := full
 	plain.New = func(tb testing.TB, addr string) locker.Locker { return struct{ locker.Locker }{full.New(tb, addr)} }
 	for name, c := range map[string]harness.Config{"on this backend: unsupported operation": refusing, "is not a locker.": plain} {
-		s, err := harness.NewSuite(t, c, checks())
-		require.NoError(t, err)
-		results := s.RunAll(t)
-		for _, ck := range s.Checks {
-			r := results[ck.Name]
-			assert.False(t, r.Failed(), r.Printed())
-			has := ck.Needs == 0 || ck.Needs == harness.NeedsUnsupportedWait && !s.Lacks(harness.NeedsUnsupportedWait)
-			if ck.Name == "context/no-late-success" { // it skips Lockers as quick as these
-				assert.Contains(t, r.Printed(), "takes less than a millisecond")
-				continue
+		synctest.Test(t, func(t *testing.T) {
+			s, err := harness.NewSuite(t, c, checks())
+			require.NoError(t, err)
+			defer s.Close()
+			bubble(s, 500*time.Microsecond)
+			results := s.RunAll(t)
+			for _, ck := range s.Checks {
+				r := results[ck.Name]
+				assert.False(t, r.Failed(), r.Printed())
+				has := ck.Needs == 0 || ck.Needs == harness.NeedsUnsupportedWait && !s.Lacks(harness.NeedsUnsupportedWait)
+				if ck.Name == "context/no-late-success" { // it skips Lockers as quick as these
+					assert.Contains(t, r.Printed(), "takes less than a millisecond")
+					continue
+				}
+				if ck.Name == "demand/close" { // no interface of package locker has a Close
+					assert.Contains(t, r.Printed(), "has no Close")
+					continue
+				}
+				assert.Equal(t, !has, r.Skipped(), ck.Name)
+				switch {
+				case ck.Needs&harness.NeedsNetwork != 0:
+					assert.Contains(t, r.Printed(), ck.Name+" is skipped: Config.Addr is empty")
+				case !has:
+					assert.Contains(t, r.Printed(), ck.Name+" is skipped: ")
+					assert.Contains(t, r.Printed(), name)
+				}
 			}
-			if ck.Name == "demand/close" { // no interface of package locker has a Close
-				assert.Contains(t, r.Printed(), "has no Close")
-				continue
-			}
-			assert.Equal(t, !has, r.Skipped(), ck.Name)
-			switch {
-			case ck.Needs&harness.NeedsNetwork != 0:
-				assert.Contains(t, r.Printed(), ck.Name+" is skipped: Config.Addr is empty")
-			case !has:
-				assert.Contains(t, r.Printed(), ck.Name+" is skipped: ")
-				assert.Contains(t, r.Printed(), name)
-			}
-		}
+		})
 	}
 }
 

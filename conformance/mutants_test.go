@@ -90,16 +90,16 @@ func judgeInBubble(t *testing.T, m mutants.Mutant, list []harness.Check) (wrong 
 		return judge(t, m, list)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		wrong = judgeAs(t, m, list, bubble)
+		wrong = judgeAs(t, m, list, func(s *harness.Suite) { bubble(s, 20*time.Microsecond) })
 		time.Sleep(2 * time.Minute) // some leave goroutines behind, until then
 	})
 	return wrong
 }
 
 // bubble prepares a suite for a testing/synctest bubble: its budget is its own, or the goroutines that
-// wait for it would keep the bubble's time from going on, and calls take a moment.
-func bubble(s *harness.Suite) {
-	s.Budget, s.Moment = harness.NewBudget(runtime.GOMAXPROCS(0)), 20*time.Microsecond
+// wait for it would keep the bubble's time from going on, and each call takes a moment.
+func bubble(s *harness.Suite, moment time.Duration) {
+	s.Budget, s.Moment = harness.NewBudget(runtime.GOMAXPROCS(0)), moment
 }
 
 func judgeAs(t *testing.T, m mutants.Mutant, list []harness.Check, prepare func(s *harness.Suite)) map[string]string {
