@@ -302,4 +302,7 @@ func TestOptional(t *testing.T) {
 	}
 }
 
-func TestNoFalseAlarmRollBack(t *testing.T) { run(t, mutants.OnRedis(mutants.NewRollsBack)(t)) }
+func TestNoFalseAlarmRollBack(t *testing.T) {
+	t.Parallel()
+	run(t, mutants.OnRedis(mutants.NewRollsBack)(t))
+}

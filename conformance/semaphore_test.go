@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golockers/locker"
@@ -34,13 +35,27 @@ func semaphoreOnRedis(t *testing.T) SemaphoreConfig {
 	}
 }
 
-// judgeSemaphore runs the checks of c that only selects.
-func judgeSemaphore(t *testing.T, c SemaphoreConfig, only func(name string) bool) map[string]*harness.Recorder {
+// judgeSemaphore runs the checks of c that only selects, in a testing/synctest bubble if c has no
+// network.
+func judgeSemaphore(t *testing.T, c SemaphoreConfig, only func(name string) bool) (results map[string]*harness.Recorder) {
 	t.Helper()
 	list := slices.DeleteFunc(semaphoreChecks(c.Permits), func(ck harness.Check) bool { return !only(ck.Name) })
-	s, err := harness.NewSuite(t, c.harness(), list)
-	require.NoError(t, err)
-	return s.RunAll(t)
+	run := func(t *testing.T, prepare func(s *harness.Suite)) {
+		s, err := harness.NewSuite(t, c.harness(), list)
+		require.NoError(t, err)
+		defer s.Close()
+		prepare(s)
+		results = s.RunAll(t)
+	}
+	if c.Addr != "" {
+		run(t, func(*harness.Suite) {})
+		return results
+	}
+	synctest.Test(t, func(t *testing.T) {
+		run(t, func(s *harness.Suite) { bubble(s, 200*time.Microsecond) })
+		time.Sleep(time.Minute) // some mutants leave goroutines behind, until then
+	})
+	return results
 }
 
 func TestSemaphoreMutants(t *testing.T) {
@@ -50,7 +65,7 @@ func TestSemaphoreMutants(t *testing.T) {
 			t.Parallel()
 			results := judgeSemaphore(t, m.config(t), func(check string) bool {
 				must := slices.Contains(m.must, check)
-				return must || !m.network && !isNamed(m.may, check)
+				return must || testserver.All() && !m.network && !isNamed(m.may, check)
 			})
 			for check, r := range results {
 				switch {
@@ -109,9 +124,12 @@ func TestSemaphoreCorrect(t *testing.T) {
 	})
 	t.Run("slow", func(t *testing.T) {
 		t.Parallel()
-		RunSemaphore(t, SemaphoreConfig{New: mutants.Fakes(func(f *mutants.Fake) {
+		c := SemaphoreConfig{New: mutants.Fakes(func(f *mutants.Fake) {
 			mutants.Slowly(f, mutants.Fixed(15*time.Millisecond), mutants.Fixed(15*time.Millisecond))
-		}).New})
+		}).New}
+		for name, r := range judgeSemaphore(t, c, func(string) bool { return true }) {
+			assert.False(t, r.Failed() || r.Inconclusive(), "%s: %s%s", name, r.Why(), r.Printed())
+		}
 	})
 	t.Run("without Wait", func(t *testing.T) {
 		t.Parallel()
