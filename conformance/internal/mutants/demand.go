@@ -312,7 +312,7 @@ func demandMutants() []Mutant {
 		Must:   []string{"demand/waiter"},
 		Config: keeps(func(k *keeper) { k.forgetsDemands = true }),
 	}, {
-		Name:   "a caller gets a lock that another process was promised", RealTime: true,
+		Name: "a caller gets a lock that another process was promised", RealTime: true,
 		Only:   only,
 		Must:   []string{"demand/race"},
 		May:    []string{"demand/*"},
