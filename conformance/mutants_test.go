@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -48,6 +49,9 @@ func patience(m mutants.Mutant) (n int) {
 	return n
 }
 
+// excused is said of a check that a mutant has to fail for being late, and passed on a slow machine.
+const excused = "on a machine that was too slow: "
+
 // tryMutant judges m, and repeats the checks whose results were wrong.
 func tryMutant(t *testing.T, m mutants.Mutant, judge func(t *testing.T, m mutants.Mutant, list []harness.Check) map[string]string) {
 	const tries = 5
@@ -58,6 +62,9 @@ func tryMutant(t *testing.T, m mutants.Mutant, judge func(t *testing.T, m mutant
 			return
 		}
 		text := strings.Join(slices.Sorted(maps.Values(wrong)), "\nand ")
+		if try == tries && strings.Count(text, excused) == len(wrong) && os.Getenv("LOCKER_CONFORMANCE") != "strict" {
+			t.Skipf("the mutant could not be judged in %d tries: it %s", try, text)
+		}
 		if try == tries {
 			assert.Fail(t, "the mutant was not judged correctly", "in %d tries: it %s", try, text)
 			return
@@ -121,6 +128,8 @@ func judgeAs(t *testing.T, m mutants.Mutant, list []harness.Check, prepare func(
 	for name, r := range s.RunAll(t) {
 		must := slices.Contains(m.Must, name)
 		switch {
+		case must && r.Excused():
+			wrong[name] = "passed " + name + " " + excused + r.Why() + "\n" + r.Printed()
 		case must && !r.Failed():
 			wrong[name] = "passed " + name + " " + r.Why() + "\n" + r.Printed()
 		case r.Failed() && !must:

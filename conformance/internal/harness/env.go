@@ -41,6 +41,7 @@ type Env struct {
 func newEnv(s *Suite, ck Check, r *Recorder, stretch float64) *Env {
 	e := &Env{TB: r, rec: r, Ctx: r.Context(), ID: rand.Text(), suite: s, Check: ck, stretch: stretch,
 		held: make(map[[2]string]Call)}
+	r.again = stretch > 1
 	var end func()
 	e.lag, end = s.pace.begin()
 	r.Cleanup(end)

@@ -30,6 +30,7 @@ type Recorder struct {
 	skipped  bool
 	unsure   bool    // could not decide
 	stretch  float64 // for the next run, if this one is unsure
+	again    bool    // not the check's first run
 	reason   string  // for being skipped or unsure
 	sealed   bool    // hung: nothing more is recorded
 	log      bytes.Buffer
@@ -157,6 +158,14 @@ func (r *Recorder) Void(stretch float64, reason string) {
 	}
 	r.mu.Unlock()
 	runtime.Goexit()
+}
+
+// Excused reports whether the check did not fail, but the machine was so slow that a Locker that is late
+// may have passed it: it was run with stretched times, or could not decide.
+func (r *Recorder) Excused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.failed && (r.again || r.unsure)
 }
 
 // next returns the stretch of the next run.
