@@ -9,13 +9,38 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
 // attempt is one run of a check of RunCache or RunCounter, with the history of its calls.
 type attempt struct {
+	tb                *harness.Recorder
+	stretch           float64 // of the times that the check chooses
+	name, rule, cause string
+
 	began   time.Time
 	mu      sync.Mutex // also guards the fields of the type that embeds the attempt
 	history []string
+}
+
+// task returns a check of that name, which quotes a rule.
+func task(name, rule, cause string, skip map[string]string, run func(a *attempt)) harness.Task {
+	return harness.Task{Check: harness.Check{Name: name}, Try: func(tb testing.TB, stretch float64) *harness.Recorder {
+		a := &attempt{stretch: stretch, name: name, rule: rule, cause: cause, began: time.Now()}
+		return harness.Try(tb, name, a.historyText, func(r *harness.Recorder) {
+			if reason := skip[name]; reason != "" {
+				r.SkipFor(reason)
+			}
+			a.tb = r
+			run(a)
+		})
+	}}
+}
+
+// stretched returns d, or if the check runs again, a longer time.
+func (a *attempt) stretched(d time.Duration) time.Duration {
+	return time.Duration(a.stretch * float64(d))
 }
 
 // note adds a line to the history.
@@ -37,26 +62,14 @@ func (a *attempt) historyText() string {
 	return "  history       " + strings.Join(lines, "\n                ")
 }
 
-// end ends the attempt with its result.
-func (a *attempt) end(kind cacheResultKind, report string) { panic(cacheResult{kind, report}) }
+// failed ends the check. The report has the history, and what was wanted and got.
+func (a *attempt) failed(report string) {
+	a.tb.Fatalf("%s\n  rule          %s\n%s\n  common cause  %s", a.name, a.rule, report, a.cause)
+}
 
-// conclude runs an attempt of the check with that name, and returns its result.
-func (a *attempt) conclude(name, rule, cause string, run func()) (r cacheResult) {
-	defer func() {
-		p := recover()
-		switch end := p.(type) {
-		case nil:
-		case cacheResult:
-			r = end
-		default:
-			r = cacheResult{cacheFailed, fmt.Sprintf("%s\n  panic: %v\n%s", a.historyText(), p, debug.Stack())}
-		}
-		if r.kind == cacheFailed {
-			r.report = fmt.Sprintf("%s\n  rule          %s\n%s\n  common cause  %s", name, rule, r.report, cause)
-		}
-	}()
-	run()
-	return cacheResult{}
+// void ends the check, which could not decide because the machine or the backend was too slow.
+func (a *attempt) void(what string) {
+	a.tb.Void(min(2*a.stretch, 16), what+"\n"+a.historyText())
 }
 
 // called makes a call with ctx, or with a context that lasts long enough if ctx is nil, and returns
@@ -65,7 +78,7 @@ func (a *attempt) conclude(name, rule, cause string, run func()) (r cacheResult)
 func called[T any](ctx context.Context, call func(ctx context.Context) (T, error)) (v T, end time.Time, err error) {
 	if ctx == nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.Background(), cachePatience)
+		ctx, cancel = context.WithTimeout(context.Background(), harness.OpTimeout)
 		defer cancel()
 	}
 	type reply struct {
@@ -85,8 +98,8 @@ func called[T any](ctx context.Context, call func(ctx context.Context) (T, error
 		}()
 		r.v, r.err = call(ctx)
 	}()
-	const late = 10 * time.Second
-	timer := time.NewTimer(cachePatience + late)
+	late := harness.Leaving.Time
+	timer := time.NewTimer(harness.OpTimeout + late)
 	defer timer.Stop()
 	left := context.AfterFunc(ctx, func() { timer.Reset(late) })
 	defer left()
@@ -95,16 +108,5 @@ func called[T any](ctx context.Context, call func(ctx context.Context) (T, error
 		return r.v, r.end, r.err
 	case <-timer.C:
 		return v, time.Now(), fmt.Errorf("no return %v after its context ended", late)
-	}
-}
-
-// reportTo reports the result of a check to t.
-func (r cacheResult) reportTo(t *testing.T, strict bool) {
-	t.Helper()
-	switch {
-	case r.kind == cacheFailed, r.kind == cacheInconclusive && strict:
-		t.Fatal(r.report)
-	case r.kind != cachePassed:
-		t.Skip(r.report)
 	}
 }

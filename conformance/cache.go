@@ -3,14 +3,13 @@ package conformance
 import (
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/singleflight"
 )
 
@@ -69,16 +68,11 @@ func RunCache[V any](t *testing.T, c CacheConfig[V]) {
 	if err := c.complete(); err != nil {
 		t.Fatalf("conformance: %v", err)
 	}
-	strict := os.Getenv("LOCKER_CONFORMANCE") == "strict"
-	var all sync.WaitGroup
+	var tasks []harness.Task
 	for _, check := range cacheChecks[V]() {
-		all.Go(func() {
-			t.Run(check.name, func(t *testing.T) {
-				check.judge(t, c).reportTo(t, strict)
-			})
-		})
+		tasks = append(tasks, check.task(c))
 	}
-	all.Wait()
+	harness.Do(t, tasks)
 }
 
 // complete sets what is missing in c, and returns what is wrong with it.

@@ -5,69 +5,32 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"testing"
 	"time"
 
+	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/singleflight"
 	"github.com/golockers/locker/singleflight/slots"
 )
 
-const (
-	// cacheTick is how inexact a moment may be where milliseconds are counted.
-	cacheTick = 10 * time.Millisecond
-
-	// cachePatience is how long a call may take on a healthy link.
-	cachePatience = 30 * time.Second
-
-	longTTL = 10 * time.Minute // of a value that is not to expire during a check
-)
+// longTTL is that of a value that is not to expire during a check.
+const longTTL = 10 * time.Minute
 
 // cacheEnv is one run of a check: two caches, A and B, that stand for two processes.
 type cacheEnv[V any] struct {
-	attempt
-	tb     testing.TB
+	*attempt
 	config CacheConfig[V]
-	slower int // how many times longer the short times are than in the first attempt
 
 	a, b *cacheClient[V]
 	keys []string
 }
 
-// cacheResult is how a check ended.
-type cacheResult struct {
-	kind   cacheResultKind
-	report string
-}
-
-type cacheResultKind int
-
-const (
-	cachePassed cacheResultKind = iota
-	cacheFailed
-	cacheSkipped
-	cacheInconclusive
-)
-
-// judge runs the check, again with longer times if it could not decide.
-func (ck cacheCheck[V]) judge(tb testing.TB, c CacheConfig[V]) (r cacheResult) {
-	if reason := c.Skip[ck.name]; reason != "" {
-		return cacheResult{cacheSkipped, reason}
-	}
-	for slower := 1; slower <= 16; slower *= 4 {
-		e := &cacheEnv[V]{tb: tb, config: c, slower: slower, attempt: attempt{began: time.Now()}}
-		if r = ck.attempt(e); r.kind != cacheInconclusive {
-			break
-		}
-	}
-	return r
-}
-
-// attempt runs the check once. The methods of e end it.
-func (ck cacheCheck[V]) attempt(e *cacheEnv[V]) cacheResult {
-	return e.conclude(ck.name, ck.rule, ck.cause, func() {
+// task returns the check, of c.
+func (ck cacheCheck[V]) task(c CacheConfig[V]) harness.Task {
+	return task(ck.name, ck.rule, ck.cause, c.Skip, func(a *attempt) {
+		e := &cacheEnv[V]{attempt: a, config: c}
 		for _, n := range ck.needs {
 			if !e.has(n) {
-				e.end(cacheSkipped, string(n))
+				e.tb.SkipFor(string(n))
 			}
 		}
 		ck.run(e)
@@ -106,13 +69,13 @@ func (e *cacheEnv[V]) open(ttl, stale time.Duration) {
 
 // shortTTL is a ttl whose end the check waits for.
 func (e *cacheEnv[V]) shortTTL() time.Duration {
-	return time.Duration(e.slower) * (400*time.Millisecond + 6*e.config.Granularity)
+	return e.stretched(400*time.Millisecond + 6*e.config.Granularity)
 }
 
 func (e *cacheEnv[V]) client(name, addr string, ttl, stale time.Duration) *cacheClient[V] {
 	c := e.config.New(e.tb, addr, ttl, stale)
 	if c == nil {
-		e.end(cacheFailed, "CacheConfig.New returned nil")
+		e.failed("  CacheConfig.New returned nil")
 	}
 	return &cacheClient[V]{e: e, name: name, cache: c, ttl: ttl, stale: stale}
 }
@@ -145,13 +108,13 @@ func (e *cacheEnv[V]) describeKey(key string) string {
 
 // fail ends the check: the reply is not what it must be.
 func (e *cacheEnv[V]) fail(r cacheReply[V], want string) {
-	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s",
+	e.failed(fmt.Sprintf("%s\n  want          %s: %s\n  got           %s",
 		e.historyText(), r.call, want, r))
 }
 
 // tooSlow ends the attempt: something expired before it could be looked at.
 func (e *cacheEnv[V]) tooSlow() {
-	e.end(cacheInconclusive, "the machine or the backend was too slow\n"+e.historyText())
+	e.void("the machine or the backend was too slow")
 }
 
 // cacheClient is a cache that records what it is asked.
@@ -296,7 +259,7 @@ func (r cacheReply[V]) endsAfter(d time.Duration) time.Time {
 
 // endsBefore is the moment at which what r stored for d has ended.
 func (r cacheReply[V]) endsBefore(d time.Duration) time.Time {
-	return r.end.Add(d + r.e.config.Granularity + cacheTick)
+	return r.end.Add(d + r.e.config.Granularity + harness.Rounding.Time)
 }
 
 // follow repeats read until the value that stored has stored for d has ended. It requires want

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
 // cacheFaultChecks are those of what goes wrong.
@@ -123,8 +124,8 @@ func checkRefused[V any](e *cacheEnv[V]) {
 // once the backend does.
 func (e *cacheEnv[V]) fault(what string, begin func(*faultproxy.Proxy),
 	test func(client *cacheClient[V], key string)) {
-	if conn, err := net.DialTimeout("tcp", e.config.Addr, cachePatience); err != nil {
-		e.end(cacheFailed, "  CacheConfig.Addr: no server answers: "+err.Error())
+	if conn, err := net.DialTimeout("tcp", e.config.Addr, harness.OpTimeout); err != nil {
+		e.failed("  CacheConfig.Addr: no server answers: " + err.Error())
 	} else {
 		conn.Close()
 	}
@@ -134,14 +135,14 @@ func (e *cacheEnv[V]) fault(what string, begin func(*faultproxy.Proxy),
 	client.set(key, e.value(0)).wantOK()
 	client.get(key).wantValue(e.value(0))
 	if _, connections := proxy.Count(); connections == 0 {
-		e.end(cacheFailed, "  CacheConfig.New does not use its addr")
+		e.failed("  CacheConfig.New does not use its addr")
 	}
 	begin(proxy)
 	e.note("from here on C's backend %s", what)
 	test(client, key)
 	proxy.Heal(e.tb)
 	e.note("C's backend works again")
-	for end := time.Now().Add(cachePatience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(harness.Healing.Time); ; time.Sleep(20 * time.Millisecond) {
 		another := e.key() // what was left behind may still reach the first
 		if r := client.set(another, e.value(0)); r.err == nil {
 			client.get(another).wantValue(e.value(0))

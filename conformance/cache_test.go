@@ -9,21 +9,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/singleflight"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // judgeAll runs all checks on c.
-func judgeAll(t *testing.T, c CacheConfig[string]) map[string]cacheResult {
+func judgeAll(t *testing.T, c CacheConfig[string]) map[string]*harness.Recorder {
 	t.Helper()
 	require.NoError(t, c.complete())
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	results := make(map[string]cacheResult)
+	results := make(map[string]*harness.Recorder)
 	for _, ck := range cacheChecks[string]() {
 		all.Go(func() {
-			r := ck.judge(t, c)
+			r := harness.Judge(t, ck.task(c))
 			mu.Lock()
 			defer mu.Unlock()
 			results[ck.name] = r
@@ -49,13 +50,13 @@ func TestCacheMutants(t *testing.T) {
 			for check, r := range judgeAll(t, c) {
 				switch {
 				case isNamed(m.must, check):
-					assert.Equal(t, cacheFailed, r.kind, "%s has to fail: %s", check, r.report)
+					assert.True(t, r.Failed(), "%s has to fail: %s", check, r.Why())
 				case !isNamed(m.may, check):
-					assert.Equal(t, cachePassed, r.kind, "%s", r.report)
+					assert.False(t, r.Failed(), "%s", r.Printed())
 				}
-				if r.kind == cacheFailed {
+				if r.Failed() {
 					for _, part := range []string{check, "rule", "history", "want", "got", "common cause"} {
-						assert.Contains(t, r.report, part)
+						assert.Contains(t, r.Printed(), part)
 					}
 				}
 			}
@@ -108,7 +109,7 @@ func TestCacheCorrect(t *testing.T) {
 		c := cacheFakes(cacheBugs{})
 		c.Addr = echoServer(t)
 		for _, r := range judgeAll(t, c) {
-			assert.Equal(t, cachePassed, r.kind, r.report)
+			assert.False(t, r.Failed() || r.Skipped() || r.Inconclusive(), "%s%s", r.Why(), r.Printed())
 		}
 		RunCache(t, c)
 	})
@@ -121,11 +122,9 @@ func TestCacheCorrect(t *testing.T) {
 		}
 		c.Skip = map[string]string{"context/ended": "for this test"}
 		for name, r := range judgeAll(t, c) {
-			want := cachePassed
-			if isNamed([]string{"add/*", "stale/*", "delete/*", "damaged/*", "fault/*", "context/*", "slots/*"}, name) {
-				want = cacheSkipped
-			}
-			assert.Equal(t, want, r.kind, "%s: %s", name, r.report)
+			skipped := isNamed([]string{"add/*", "stale/*", "delete/*", "damaged/*", "fault/*", "context/*", "slots/*"}, name)
+			assert.Equal(t, skipped, r.Skipped(), "%s: %s", name, r.Why())
+			assert.False(t, r.Failed() || r.Inconclusive(), "%s: %s%s", name, r.Why(), r.Printed())
 		}
 	})
 	t.Run("ignores contexts that have ended", func(t *testing.T) {
@@ -136,7 +135,7 @@ func TestCacheCorrect(t *testing.T) {
 		}
 		for name, r := range judgeAll(t, c) {
 			if strings.HasPrefix(name, "context/") {
-				assert.Equal(t, cachePassed, r.kind, r.report)
+				assert.False(t, r.Failed() || r.Skipped() || r.Inconclusive(), "%s%s", r.Why(), r.Printed())
 			}
 		}
 	})
@@ -165,10 +164,9 @@ func TestCacheTooSlow(t *testing.T) {
 	for _, ck := range cacheChecks[string]() {
 		if ck.name == "expiry/on-time" {
 			// Within a ttl of 400 ms nothing can be told; one of 1.6 s is enough.
-			r := ck.judge(t, c)
-			assert.Equal(t, cachePassed, r.kind, r.report)
-			e := &cacheEnv[string]{tb: t, config: c, slower: 1, attempt: attempt{began: time.Now()}}
-			assert.Equal(t, cacheInconclusive, ck.attempt(e).kind)
+			r := harness.Judge(t, ck.task(c))
+			assert.False(t, r.Failed() || r.Skipped() || r.Inconclusive(), "%s%s", r.Why(), r.Printed())
+			assert.True(t, ck.task(c).Try(t, 1).Inconclusive())
 		}
 	}
 }
@@ -204,7 +202,7 @@ func TestCacheBadConfig(t *testing.T) {
 	assert.ErrorContains(t, ints.complete(), "CacheConfig.Values has 0 values")
 	ints.Values = []int{0, 1, 2}
 	require.NoError(t, ints.complete())
-	assert.Contains(t, cacheChecks[int]()[0].judge(t, ints).report, "CacheConfig.New returned nil")
+	assert.Contains(t, harness.Judge(t, cacheChecks[int]()[0].task(ints)).Printed(), "CacheConfig.New returned nil")
 	byteValues := CacheConfig[[]byte]{New: noCache[[]byte]}
 	require.NoError(t, byteValues.complete())
 
@@ -216,13 +214,13 @@ func TestCacheBadConfig(t *testing.T) {
 	}
 	for check, r := range judgeAll(t, c) {
 		if strings.HasPrefix(check, "fault/") {
-			assert.Contains(t, r.report, "CacheConfig.New does not use its addr")
+			assert.Contains(t, r.Printed(), "CacheConfig.New does not use its addr")
 		}
 	}
 	c.Addr = "127.0.0.1:1"
 	for check, r := range judgeAll(t, c) {
 		if strings.HasPrefix(check, "fault/") {
-			assert.Contains(t, r.report, "CacheConfig.Addr: no server answers")
+			assert.Contains(t, r.Printed(), "CacheConfig.Addr: no server answers")
 		}
 	}
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/window"
 )
 
@@ -53,16 +52,11 @@ func RunCounter(t *testing.T, c CounterConfig) {
 	if err := c.complete(); err != nil {
 		t.Fatalf("conformance: %v", err)
 	}
-	strict := os.Getenv("LOCKER_CONFORMANCE") == "strict"
-	var all sync.WaitGroup
+	var tasks []harness.Task
 	for _, check := range counterChecks() {
-		all.Go(func() {
-			t.Run(check.name, func(t *testing.T) {
-				check.judge(t, c).reportTo(t, strict)
-			})
-		})
+		tasks = append(tasks, check.task(c))
 	}
-	all.Wait()
+	harness.Do(t, tasks)
 }
 
 // complete returns an error if c is invalid.

@@ -266,7 +266,7 @@ func (e *counterEnv) underConcurrently() {
 // The counts that come with each decision justify it. Calls that are denied do not change them, and
 // the window before does not matter to a fixed rule.
 func checkUnderWeighted(e *counterEnv) {
-	per := e.window(time.Second)
+	per := e.stretched(time.Second)
 	e.fresh(per)
 	key, rule := e.key(), window.Rule{Limit: 10, Per: per}
 	first := e.a.under(key, 10, rule).wantsCounted(true)

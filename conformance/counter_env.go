@@ -5,48 +5,33 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"testing"
 	"time"
 
+	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/window"
 )
 
 // counterEnv is one run of a check, with two Counters, A and B, that represent two processes.
 type counterEnv struct {
-	attempt
-	tb     testing.TB
+	*attempt
 	config CounterConfig
-	slower int // how many times longer the windows are than in the first attempt
 
 	a, b *counterClient
 	keys map[string]int // the number of each key
 }
 
-// judge runs the check, again with longer windows if it could not decide.
-func (ck counterCheck) judge(tb testing.TB, c CounterConfig) (r cacheResult) {
-	if reason := c.Skip[ck.name]; reason != "" {
-		return cacheResult{cacheSkipped, reason}
-	}
-	for slower := 1; slower <= 16; slower *= 2 {
-		e := &counterEnv{tb: tb, config: c, slower: slower, attempt: attempt{began: time.Now()}}
-		if r = ck.attempt(e); r.kind != cacheInconclusive {
-			break
-		}
-	}
-	return r
-}
-
-// attempt runs the check once. The methods of e end it.
-func (ck counterCheck) attempt(e *counterEnv) cacheResult {
-	return e.conclude(ck.name, ck.rule, ck.cause, func() {
+// task returns the check, of c.
+func (ck counterCheck) task(c CounterConfig) harness.Task {
+	return task(ck.name, ck.rule, ck.cause, c.Skip, func(a *attempt) {
+		e := &counterEnv{attempt: a, config: c}
 		for _, n := range ck.needs {
-			if n == needsEternal && e.config.Eternal == nil || n == needsCounterAddr && e.config.Addr == "" {
-				e.end(cacheSkipped, string(n))
+			if n == needsEternal && c.Eternal == nil || n == needsCounterAddr && c.Addr == "" {
+				e.tb.SkipFor(string(n))
 			}
 		}
-		e.a, e.b = e.client("A", e.config.Addr), e.client("B", e.config.Addr)
+		e.a, e.b = e.client("A", c.Addr), e.client("B", c.Addr)
 		if _, ok := e.a.counter.(window.Enforcer); !ok && slices.Contains(ck.needs, needsEnforcer) {
-			e.end(cacheSkipped, string(needsEnforcer))
+			e.tb.SkipFor(string(needsEnforcer))
 		}
 		ck.run(e)
 	})
@@ -55,13 +40,10 @@ func (ck counterCheck) attempt(e *counterEnv) cacheResult {
 func (e *counterEnv) client(name, addr string) *counterClient {
 	c := e.config.New(e.tb, addr)
 	if c == nil {
-		e.end(cacheFailed, "  CounterConfig.New returned nil")
+		e.failed("  CounterConfig.New returned nil")
 	}
 	return &counterClient{e: e, name: name, counter: c}
 }
-
-// window returns the length of a window whose end the check waits for.
-func (e *counterEnv) window(d time.Duration) time.Duration { return time.Duration(e.slower) * d }
 
 // key returns a new key without counts.
 func (e *counterEnv) key() string { return e.named("conformance/" + rand.Text()) }
@@ -84,12 +66,12 @@ func (e *counterEnv) describeKey(key string) string {
 
 // fail ends the check, because the reply is wrong.
 func (e *counterEnv) fail(r countReply, want string) {
-	e.end(cacheFailed, fmt.Sprintf("%s\n  want          %s: %s\n  got           %s", e.historyText(), r.call, want, r))
+	e.failed(fmt.Sprintf("%s\n  want          %s: %s\n  got           %s", e.historyText(), r.call, want, r))
 }
 
 // tooSlow ends the attempt, because a window ended before its counts could be read.
 func (e *counterEnv) tooSlow() {
-	e.end(cacheInconclusive, "a window ended in the middle of the check\n"+e.historyText())
+	e.void("a window ended in the middle of the check")
 }
 
 // counterClient is a Counter that records its calls.
@@ -198,12 +180,9 @@ func (r countReply) wants(current, previous int64) countReply {
 	return r
 }
 
-// clockSlack is how much two clocks may differ in one check, because of drift and rounding.
-const clockSlack = 20 * time.Millisecond
-
 // ends returns the earliest and the latest time at which the window of r may end.
 func (r countReply) ends() (earliest, latest time.Time) {
-	return r.start.Add(r.counts.Left - clockSlack), r.end.Add(r.counts.Left + clockSlack)
+	return r.start.Add(r.counts.Left - 2*harness.Rounding.Time), r.end.Add(r.counts.Left + 2*harness.Rounding.Time)
 }
 
 // after returns the number of windows between first's and r's. It ends the attempt if that cannot

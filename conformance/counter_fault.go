@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/conformance/internal/faultproxy"
+	"github.com/golockers/locker/conformance/internal/harness"
 )
 
 // counterFaultChecks are the checks in which the network fails. C is a process behind a proxy.
@@ -39,8 +40,8 @@ func counterFaultChecks() []counterCheck {
 
 // proxied returns C, whose backend is behind a proxy, once its connection is open.
 func (e *counterEnv) proxied() (*counterClient, *faultproxy.Proxy) {
-	if conn, err := net.DialTimeout("tcp", e.config.Addr, cachePatience); err != nil {
-		e.end(cacheFailed, "  CounterConfig.Addr: no server answers: "+err.Error())
+	if conn, err := net.DialTimeout("tcp", e.config.Addr, harness.OpTimeout); err != nil {
+		e.failed("  CounterConfig.Addr: no server answers: " + err.Error())
 	} else {
 		conn.Close()
 	}
@@ -48,7 +49,7 @@ func (e *counterEnv) proxied() (*counterClient, *faultproxy.Proxy) {
 	c := e.client("C", proxy.Addr)
 	e.warm(c)
 	if _, connections := proxy.Count(); connections == 0 {
-		e.end(cacheFailed, "  CounterConfig.New does not use its addr")
+		e.failed("  CounterConfig.New does not use its addr")
 	}
 	return c, proxy
 }
@@ -77,7 +78,7 @@ func checkCountPaused(e *counterEnv) {
 // paused reports whether the call made that many requests.
 func (e *counterEnv) paused(c *counterClient, proxy *faultproxy.Proxy, step int, before int64, windows int) bool {
 	e.warm(c)
-	per := e.window(500 * time.Millisecond)
+	per := e.stretched(500 * time.Millisecond)
 	key := e.key()
 	e.fresh(per)
 	first := e.a.counts(key, before, per)
@@ -199,7 +200,7 @@ func checkCountRefused(e *counterEnv) {
 func (e *counterEnv) recovers(c *counterClient, proxy *faultproxy.Proxy) {
 	proxy.Heal(e.tb)
 	e.note("C's backend works again")
-	for end := time.Now().Add(cachePatience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(harness.Healing.Time); ; time.Sleep(20 * time.Millisecond) {
 		if r := c.tries(e.key(), 1, longWindow); r.err == nil {
 			r.plausible()
 			return

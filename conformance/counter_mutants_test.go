@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/window"
 	"github.com/stretchr/testify/assert"
@@ -71,8 +72,8 @@ func TestCounterMutants(t *testing.T) {
 			c := counterFakes(t, testserver.Redis(t).Addr, m.bugs)
 			for _, ck := range counterChecks() {
 				if slices.Contains(m.must, ck.name) {
-					r := ck.judge(t, c)
-					assert.Equal(t, cacheFailed, r.kind, "%s: %s", ck.name, r.report)
+					r := harness.Judge(t, ck.task(c))
+					assert.True(t, r.Failed(), "%s: %s", ck.name, r.Why())
 				}
 			}
 		})
@@ -97,5 +98,5 @@ func TestCounterBadConfig(t *testing.T) {
 	}
 	c := CounterConfig{New: newCounter}
 	require.NoError(t, c.complete())
-	assert.Contains(t, counterChecks()[0].judge(t, c).report, "CounterConfig.New returned nil")
+	assert.Contains(t, harness.Judge(t, counterChecks()[0].task(c)).Printed(), "CounterConfig.New returned nil")
 }

@@ -165,7 +165,7 @@ func part(name, text string) string {
 }
 
 // Skip ends the check, which does not apply to this Locker.
-func (e *Env) Skip(reason string) { e.rec.skipFor(reason) }
+func (e *Env) Skip(reason string) { e.rec.SkipFor(reason) }
 
 // GoOn ends the check's goroutine if another one has ended the check.
 func (e *Env) GoOn() {

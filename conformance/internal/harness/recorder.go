@@ -43,6 +43,16 @@ func newRecorder(tb testing.TB, name string) *Recorder {
 	return r
 }
 
+// Try runs fn as a check of that name, and returns when it has ended. Explain returns what the check has
+// done so far.
+func Try(tb testing.TB, name string, explain func() string, fn func(r *Recorder)) *Recorder {
+	r := newRecorder(tb, name)
+	r.explain = explain
+	r.start(func() { fn(r) })
+	r.Wait(CheckLimit)
+	return r
+}
+
 // start runs fn, and then the cleanups, in a goroutine.
 func (r *Recorder) start(fn func()) {
 	go func() {
@@ -141,8 +151,8 @@ func (r *Recorder) SkipNow() {
 	runtime.Goexit()
 }
 
-// skipFor ends the goroutine. The check is skipped: reason is what the Locker lacks.
-func (r *Recorder) skipFor(reason string) {
+// SkipFor ends the goroutine. The check is skipped: reason is what the Locker lacks.
+func (r *Recorder) SkipFor(reason string) {
 	r.mu.Lock()
 	r.reason = reason
 	r.mu.Unlock()

@@ -86,6 +86,11 @@ func newTurns(checks int) *turns {
 	return t
 }
 
+// Judge runs one check as Do does, but not as a subtest.
+func Judge(tb testing.TB, task Task) *Recorder {
+	return ofProcess.judge(tb, task, newTurns(0), func() {})
+}
+
 // judge runs a check until it is conclusive, or has been run often enough. It calls first when the
 // check no longer runs beside others of its run. When it runs again, its times are stretched, and
 // from the third time on no check of any run in the process runs beside it.

@@ -152,7 +152,7 @@ func (s *Suite) Start(tb testing.TB, ck Check, stretch float64) *Recorder {
 	reason, skip := s.skips(ck)
 	r.start(func() {
 		if skip {
-			r.skipFor(reason)
+			r.SkipFor(reason)
 		}
 		pprof.Do(context.Background(), pprof.Labels(LeakLabel, e.ID), func(context.Context) { e.Guard(func() { ck.Run(e) }) })
 	})
