@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// cacheMutants are caches with one mistake each, and the checks that must find it. Those in may
-// are also right to.
-var cacheMutants = map[string]struct {
+type cacheMutant struct {
 	bugs      cacheBugs
 	must, may []string
-}{
+}
+
+// cacheMutants are caches with one mistake each, and the checks that must find it. Those in may
+// are also right to.
+var cacheMutants = map[string]cacheMutant{
 	"a miss is an error": {
 		bugs: cacheBugs{missIsError: true},
 		must: []string{"get/miss"},

@@ -13,11 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counterMutants are Counters with one mistake each, and the checks that must find it.
-var counterMutants = map[string]struct {
+type counterMutant struct {
 	bugs counterBugs
 	must []string
-}{
+}
+
+// counterMutants are Counters with one mistake each, and the checks that must find it.
+var counterMutants = map[string]counterMutant{
 	"EXISTS then INCR": {
 		bugs: counterBugs{count: existsThenIncr},
 		must: []string{"fault/paused", "window/thousand-turns", "count/first-concurrent"},
@@ -63,22 +65,21 @@ func TestCounterMutants(t *testing.T) {
 	for _, ck := range counterChecks() {
 		missed[ck.name] = true
 	}
-	for name, m := range counterMutants {
+	for _, m := range counterMutants {
 		for _, must := range m.must {
 			delete(missed, must)
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := counterFakes(t, testserver.Redis(t).Addr, m.bugs)
-			for _, ck := range counterChecks() {
-				if slices.Contains(m.must, ck.name) {
-					r := harness.Judge(t, ck.task(c))
-					assert.True(t, r.Failed(), "%s: %s", ck.name, r.Why())
-				}
-			}
-		})
 	}
 	assert.Empty(t, missed, "checks that no mutant fails")
+	together(t, counterMutants, func(t *testing.T, m counterMutant) {
+		c := counterFakes(t, testserver.Redis(t).Addr, m.bugs)
+		for _, ck := range counterChecks() {
+			if slices.Contains(m.must, ck.name) {
+				r := harness.Judge(t, ck.task(c))
+				assert.True(t, r.Failed(), "%s: %s", ck.name, r.Why())
+			}
+		}
+	})
 }
 
 func TestCounterFakeIsRight(t *testing.T) {

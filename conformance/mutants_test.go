@@ -38,6 +38,16 @@ func testMutants(t *testing.T, list []mutants.Mutant, room int, judge func(t *te
 	all.Wait()
 }
 
+// together runs a subtest for each entry of list, all at the same time: they mostly wait, and t.Parallel
+// would run no more of them than there are processors. The budget bounds them.
+func together[M any](t *testing.T, list map[string]M, run func(t *testing.T, m M)) {
+	var all sync.WaitGroup
+	for name, m := range list {
+		all.Go(func() { t.Run(name, func(t *testing.T) { run(t, m) }) })
+	}
+	all.Wait()
+}
+
 // patience returns how many of the checks that m must fail wait for something that hangs. Mutants with
 // many begin first.
 func patience(m mutants.Mutant) (n int) {
@@ -151,12 +161,10 @@ func matches(pattern, name string) bool {
 	return name == pattern || ok && strings.HasPrefix(name, group)
 }
 
-// The tests of mutants are not parallel to others, which would take the processor that a race
-// needs.
-
 func TestMutants(t *testing.T) { testMutants(t, mutants.Local(), 2, judgeInBubble) }
 
 func TestNetworkMutants(t *testing.T) {
+	t.Parallel()
 	testMutants(t, slices.Concat(mutants.HTTP2(), mutants.Redis()), 40, judge)
 }
 

@@ -60,28 +60,19 @@ func judgeSemaphore(t *testing.T, c SemaphoreConfig, only func(name string) bool
 
 func TestSemaphoreMutants(t *testing.T) {
 	t.Parallel()
-	for name, m := range semaphoreMutants {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			results := judgeSemaphore(t, m.config(t), func(check string) bool {
-				must := slices.Contains(m.must, check)
-				return must || testserver.All() && !m.network && !isNamed(m.may, check)
-			})
-			for check, r := range results {
-				switch {
-				case slices.Contains(m.must, check):
-					assert.True(t, r.Failed(), "%s has to fail: %s%s", check, r.Why(), r.Printed())
-				default:
-					assert.False(t, r.Failed(), "%s", r.Printed())
-				}
-				if r.Failed() {
-					for _, part := range []string{check, "rule", "history", "want", "got", "common cause"} {
-						assert.Contains(t, r.Printed(), part)
-					}
+	together(t, semaphoreMutants, func(t *testing.T, m semaphoreMutant) {
+		results := judgeSemaphore(t, m.config(t), func(check string) bool {
+			return slices.Contains(m.must, check) || testserver.All() && !m.network && !isNamed(m.may, check)
+		})
+		for check, r := range results {
+			assert.Equal(t, slices.Contains(m.must, check), r.Failed(), "%s: %s%s", check, r.Why(), r.Printed())
+			if r.Failed() {
+				for _, part := range []string{check, "rule", "history", "want", "got", "common cause"} {
+					assert.Contains(t, r.Printed(), part)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // A check that no mutant fails is a check that cannot fail.
