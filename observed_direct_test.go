@@ -135,6 +135,7 @@ func (noCache) Set(context.Context, string, string) error                     { 
 
 // An observed Locker keeps the contract as the one behind it does.
 func TestObservedConformance(t *testing.T) {
+	t.Parallel()
 	l := locker.Observed(memory.New(), locker.LogObserver(slog.New(slog.DiscardHandler)))
 	conformance.Run(t, conformance.Config{New: func(testing.TB, string) locker.Locker { return l }})
 }

@@ -180,6 +180,7 @@ func TestLingerBehindAQueueOnRedis(t *testing.T) {
 // Without permission to subscribe, locks do not linger. Without permission to publish, a process
 // waits until a lock that lingers is given up.
 func TestLingerWithoutChannels(t *testing.T) {
+	t.Parallel()
 	srv := testserver.Redis(t)
 	admin := redis.NewClient(&redis.Options{Addr: srv.Addr})
 	t.Cleanup(func() { _ = admin.Close() })
@@ -256,6 +257,7 @@ func (c *unsubscribed) Write(b []byte) (int, error) {
 
 // An attempt whose answer is lost finds out all the same that the lock was given up.
 func TestLingerAnswerIsLost(t *testing.T) {
+	t.Parallel()
 	addr := testserver.Redis(t).Addr
 	admin := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { _ = admin.Close() })

@@ -220,6 +220,7 @@ func (e *events) String() string {
 
 // On a Cluster a message reaches all nodes, wherever the owner listens. On a Ring nothing lingers.
 func TestLingerOnCluster(t *testing.T) {
+	t.Parallel()
 	nodes := testserver.RedisCluster(t, 2)
 	cluster := func() *redisv9.Locker {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes})

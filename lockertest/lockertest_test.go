@@ -19,6 +19,7 @@ import (
 var errDown = errors.New("backend down")
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	l := lockertest.New()
 	conformance.Run(t, conformance.Config{New: func(testing.TB, string) locker.Locker { return l }})
 }

@@ -18,6 +18,7 @@ import (
 )
 
 func TestCacheConformance(t *testing.T) {
+	t.Parallel()
 	addr := testserver.Memcached(t).Addr
 	conformance.RunCache(t, conformance.CacheConfig[string]{
 		Addr: addr,

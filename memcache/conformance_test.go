@@ -14,6 +14,7 @@ import (
 // The client has its defaults, except for the timeout: on a busy machine a proxy can take longer
 // than half a second, after which the client considers a server dead.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	conformance.Run(t, conformance.Config{
 		New: func(tb testing.TB, addr string) locker.Locker {
 			client := gomemcache.New(addr)

@@ -23,6 +23,7 @@ var (
 )
 
 func TestCacheConformance(t *testing.T) {
+	t.Parallel()
 	var caches sync.Map
 	conformance.RunCache(t, conformance.CacheConfig[string]{
 		New: func(_ testing.TB, _ string, ttl, stale time.Duration) singleflight.Cache[string] {

@@ -10,6 +10,7 @@ import (
 
 // One process is one backend, so every client of the suite has the same Locker.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	l := memory.New()
 	conformance.Run(t, conformance.Config{
 		New:         func(testing.TB, string) locker.Locker { return l },

@@ -13,6 +13,7 @@ import (
 )
 
 func TestCounterConformance(t *testing.T) {
+	t.Parallel()
 	l := New()
 	conformance.RunCounter(t, conformance.CounterConfig{
 		New: func(testing.TB, string) window.Counter { return l },

@@ -12,6 +12,7 @@ import (
 )
 
 func TestCacheConformance(t *testing.T) {
+	t.Parallel()
 	addr := testserver.Redis(t).Addr
 	conformance.RunCache(t, conformance.CacheConfig[string]{
 		Addr: addr,

@@ -127,7 +127,7 @@ func TestWatchLateRelease(t *testing.T) {
 // later.
 func TestWatchEnds(t *testing.T) {
 	_, l, raw := newServer(t)
-	l.hub.SetLinger(3 * time.Second)
+	l.hub.SetLinger(time.Second)
 	for range 2 {
 		_, end := watches(t, l, "a")
 		_, end2 := watches(t, l, "b")

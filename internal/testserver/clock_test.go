@@ -10,6 +10,7 @@ import (
 )
 
 func TestClock(t *testing.T) {
+	t.Parallel()
 	clock := NewClock(t)
 	redis, memcached, postgres := clock.Redis(), clock.Memcached(), clock.Postgres()
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour, 0} {
@@ -33,6 +34,7 @@ func TestClock(t *testing.T) {
 
 // The clock of a Go program can be set as well.
 func TestClockOfEtcd(t *testing.T) {
+	t.Parallel()
 	clock := NewClock(t)
 	etcd := clock.Etcd()
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour, 0} {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestPostgres(t *testing.T) {
+	t.Parallel()
 	s := Postgres(t, "-c", "work_mem=777kB")
 	for range 2 { // the data, and so the answer, survives a crash
 		work, err := postgresQuery(s.Addr, "postgres", "SHOW work_mem")
@@ -30,6 +31,7 @@ func TestPostgres(t *testing.T) {
 
 // A process that outlives the first one for a moment does not keep the directory from being removed.
 func TestPostgresIsRemoved(t *testing.T) {
+	t.Parallel()
 	var dir, segment string
 	var writes sync.WaitGroup
 	t.Run("busy", func(t *testing.T) {
@@ -53,6 +55,7 @@ func TestPostgresIsRemoved(t *testing.T) {
 }
 
 func TestPostgresStandby(t *testing.T) {
+	t.Parallel()
 	s := PostgresStandby(t, Postgres(t))
 	answer, err := postgresQuery(s.Addr, "postgres", "SELECT pg_is_in_recovery()")
 	require.NoError(t, err)
@@ -60,6 +63,7 @@ func TestPostgresStandby(t *testing.T) {
 }
 
 func TestPgBouncer(t *testing.T) {
+	t.Parallel()
 	s := PgBouncer(t, Postgres(t))
 	for range 2 {
 		answer, err := postgresQuery(s.Addr, "postgres", "SELECT 7")

@@ -30,6 +30,7 @@ func down(addr string) bool {
 }
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	s := Redis(t)
 	pid, err := redisKind.pid(s.Addr)
 	require.NoError(t, err)
@@ -46,6 +47,7 @@ func TestRedis(t *testing.T) {
 }
 
 func TestRedisArguments(t *testing.T) {
+	t.Parallel()
 	s := Redis(t, "--maxmemory", "1mb")
 	for range 2 {
 		info, err := redisCommand(s.Addr, "INFO", "memory")
@@ -56,6 +58,7 @@ func TestRedisArguments(t *testing.T) {
 }
 
 func TestMemcached(t *testing.T) {
+	t.Parallel()
 	s := Memcached(t, "-m", "7")
 	stats, err := memcachedStats(s.Addr)
 	require.NoError(t, err)
@@ -67,6 +70,7 @@ func TestMemcached(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
+	t.Parallel()
 	s := Redis(t)
 	s.Stop()
 	require.True(t, down(s.Addr))
@@ -77,6 +81,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
+	t.Parallel()
 	s := Redis(t)
 	s.Pause()
 	_, err := redisCommand(s.Addr, "PING")
@@ -103,6 +108,7 @@ func TestCleanup(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	nodes := RedisCluster(t, 3)
 	require.Len(t, nodes, 3)
 	// A key of each third of the slots is at home on one node and refused with a redirection on others.
@@ -219,6 +225,7 @@ func TestMissingProgram(t *testing.T) {
 
 // TestKilled kills a test binary in the middle and looks at what it leaves behind.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("servers die with their parent on Linux only")
 	}
@@ -263,6 +270,7 @@ func TestKilled(t *testing.T) {
 
 // Nothing that arrives after Pause has returned is answered: a signal takes its time to reach each thread.
 func TestPauseIsOver(t *testing.T) {
+	t.Parallel()
 	s := Memcached(t)
 	conn, err := net.Dial("tcp", s.Addr)
 	require.NoError(t, err)
@@ -283,6 +291,7 @@ func TestPauseIsOver(t *testing.T) {
 }
 
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	s := Etcd(t)
 	dir, err := etcdKind.dir(s.Addr)
 	require.NoError(t, err)
@@ -294,6 +303,7 @@ func TestEtcd(t *testing.T) {
 }
 
 func TestEtcdCluster(t *testing.T) {
+	t.Parallel()
 	members := EtcdCluster(t, 3)
 	require.Len(t, members, 3)
 	members[0].Stop()
