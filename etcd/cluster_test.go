@@ -25,6 +25,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
+	testserver.Variant(t, "to the adapter, one server that restarts or hangs is what a cluster is")
 	return cluster{t, testserver.EtcdCluster(t, 3)}
 }
 
