@@ -20,3 +20,6 @@ func Duration(tb testing.TB, short time.Duration) time.Duration {
 	}
 	return d
 }
+
+// ShortForm is why the proof runs on few backends unless all tests run.
+const ShortForm = "the proof runs in memory and on one adapter, and the suite on every adapter"

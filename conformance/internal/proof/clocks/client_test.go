@@ -119,6 +119,9 @@ func TestSuspendedClients(t *testing.T) {
 	t.Parallel()
 	for name, b := range suspended {
 		t.Run(name, func(t *testing.T) {
+			if name != "redisv9" {
+				testserver.Variant(t, proof.ShortForm)
+			}
 			t.Parallel()
 			addr := b.start(t).Addr
 			l := b.open(t, addr)

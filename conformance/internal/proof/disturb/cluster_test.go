@@ -20,6 +20,7 @@ var onCluster = backend{
 	base:     load.Redisv9Cluster,
 	slow:     true,
 	repeats:  true,
+	variant:  true,
 	disturbances: map[string]disturbance{
 		"Cluster, CLIENT KILL": {finds: []string{hearsOnce}, do: func(e *env) {
 			for range 3 {
@@ -55,6 +56,7 @@ var onReplicatedCluster = backend{
 	base:     load.Redisv9Cluster,
 	slow:     true,
 	repeats:  true,
+	variant:  true,
 	disturbances: map[string]disturbance{
 		"Cluster, master killed": {loses: true, fails: true, slow: true, finds: []string{keepsNode}, do: func(e *env) {
 			killed := e.master()

@@ -24,6 +24,7 @@ type backend struct {
 	adapters     map[string][]load.Open // by name; those of one entry share locks
 	base         load.Open              // that mutants are made of
 	slow         bool                   // to start, so mutants run only with LOCKER_PROVE
+	variant      bool                   // runs only with all tests
 	repeats      bool                   // its clients repeat a request without an answer, which may count twice
 	disturbances map[string]disturbance
 	// eternal returns a function that returns how many counts of package window have no expiry, or an
@@ -107,6 +108,9 @@ func TestDisturbances(t *testing.T) {
 				t.Run(what, func(t *testing.T) {
 					if d.slow && os.Getenv("LOCKER_PROVE") == "" {
 						t.Skip("only in make prove")
+					}
+					if b.variant {
+						testserver.Variant(t, proof.ShortForm)
 					}
 					t.Parallel()
 					b.disturb(t, what, d, sums)

@@ -23,6 +23,7 @@ var onMemcached = backend{
 	adapters: map[string][]load.Open{"memcache": {load.Memcache}},
 	base:     load.Memcache,
 	eternal:  eternalOnMemcached,
+	variant:  true,
 	disturbances: map[string]disturbance{
 		"SIGSTOP of memcached": {finds: []string{slowIsSuccess}, do: suspend},
 		"flush_all": {loses: true, finds: []string{storedOnce}, do: func(e *env) {
@@ -83,6 +84,7 @@ var onPostgres = backend{
 	adapters: map[string][]load.Open{"postgres": {load.Postgres()}},
 	base:     load.Postgres(),
 	slow:     true,
+	variant:  true,
 	disturbances: map[string]disturbance{
 		"pg_terminate_backend": {finds: []string{errorIsSuccess}, do: func(e *env) {
 			for range 3 {
@@ -151,6 +153,7 @@ var onEtcd = backend{
 	adapters: map[string][]load.Open{"etcd": {load.Etcd}},
 	base:     load.Etcd,
 	slow:     true,
+	variant:  true,
 	disturbances: map[string]disturbance{
 		"SIGSTOP of etcd": {finds: []string{slowIsSuccess}, do: suspend},
 		"restart of etcd": {fails: true, finds: []string{errorIsSuccess}, do: restart},

@@ -21,6 +21,7 @@ var onPgBouncer = backend{
 	adapters: map[string][]load.Open{"postgres, PgBouncer": {load.Postgres(postgres.WithoutPreparing())}},
 	base:     load.Postgres(postgres.WithoutPreparing()),
 	slow:     true,
+	variant:  true,
 	disturbances: map[string]disturbance{
 		"PgBouncer restarted":  {fails: true, finds: []string{errorIsSuccess}, do: restart},
 		"SIGSTOP of PgBouncer": {slow: true, finds: []string{slowIsSuccess}, do: suspend},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/proof"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -48,6 +49,7 @@ func plain(key string) string { return key }
 // Servers fail while clients take, keep and count on locks. What must be kept is kept, fencing numbers
 // never go back, and all clients go on.
 func TestFailover(t *testing.T) {
+	testserver.Variant(t, "what a Sentinel, a Cluster or a standby keeps hardly depends on a change")
 	atLeast := time.Duration(0)
 	text, long := os.LookupEnv("LOCKER_PROVE")
 	if long {

@@ -19,6 +19,7 @@ import (
 	"github.com/golockers/locker/conformance/internal/proof"
 	"github.com/golockers/locker/conformance/internal/proof/belief"
 	"github.com/golockers/locker/internal/fleet"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -49,6 +50,9 @@ func TestLeases(t *testing.T) {
 			t.Run(title, func(t *testing.T) {
 				if os.Getenv("LOCKER_PROVE") == "" && over != short[name] {
 					t.Skip("only in make prove")
+				}
+				if title != "redisv9" {
+					testserver.Variant(t, proof.ShortForm)
 				}
 				t.Parallel()
 				r := start(t, task{Role: "holder", Backend: name, Wrap: over})

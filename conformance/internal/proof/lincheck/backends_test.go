@@ -158,6 +158,9 @@ func TestBackends(t *testing.T) {
 				title += "+cohort"
 			}
 			t.Run(title, func(t *testing.T) {
+				if title != "memory" && title != "redisv9" && title != "redisv9+cohort" {
+					testserver.Variant(t, proof.ShortForm)
+				}
 				t.Parallel()
 				b.prove(t, over)
 			})
@@ -175,6 +178,9 @@ func TestLingering(t *testing.T) {
 		"redisv9+batching with 4 slots": onRedis(openRedisv9(redisv9.WithBatching(4))),
 	} {
 		t.Run(name+"+cohort that lingers, no faults", func(t *testing.T) {
+			if name != "redisv9+batching" {
+				testserver.Variant(t, proof.ShortForm)
+			}
 			t.Parallel()
 			b.lingers = true
 			b.prove(t, true)

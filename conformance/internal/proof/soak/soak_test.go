@@ -19,6 +19,7 @@ import (
 	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/internal/pubsub"
 	_ "github.com/golockers/locker/internal/quiet"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redisv9"
 	"github.com/stretchr/testify/assert"
@@ -47,6 +48,7 @@ type backend struct {
 // memory do not grow. When the load has ended, no lock and no key is left on the servers, and when
 // the clients are closed, no connection and no goroutine.
 func TestSoak(t *testing.T) {
+	testserver.Variant(t, "in its short form it finds hardly anything that the other tests do not")
 	inMemory := memory.New()
 	redis := newRedis(t)
 	servers := map[string]*server{"Redis": redis, "memcached": newMemcached(t), "PostgreSQL": newPostgres(t), "etcd": newEtcd(t)}
