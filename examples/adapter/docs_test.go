@@ -1,4 +1,4 @@
-package sqllock
+package locks
 
 import (
 	"os"
@@ -10,21 +10,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs/adapters.md quotes this package as it is.
+// docs/adapters.md prints these files from their first lines to their last, in this order.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/adapters.md")
 	require.NoError(t, err)
-	var source strings.Builder
-	for _, name := range []string{"sqllock.go", "sqllock_test.go", "calls.go"} {
-		b, err := os.ReadFile(name)
-		require.NoError(t, err)
-		source.Write(b)
-	}
-	quotes := regexp.MustCompile("(?s)(<!-- sketch -->\n)?```go\n(.*?)```\n").FindAllStringSubmatch(string(page), -1)
-	require.Greater(t, len(quotes), 5)
-	for _, quote := range quotes {
-		if quote[1] == "" {
-			assert.True(t, strings.Contains(source.String(), quote[2]), "no such lines here:\n%s", quote[2])
+	var printed []string // a file each
+	for _, block := range regexp.MustCompile("(?s)(<!-- sketch -->\n)?```go\n(.*?)```\n").FindAllStringSubmatch(string(page), -1) {
+		switch {
+		case block[1] != "":
+		case regexp.MustCompile(`(?m)^package `).MatchString(block[2]):
+			printed = append(printed, block[2])
+		default:
+			require.NotEmpty(t, printed)
+			printed[len(printed)-1] += "\n" + block[2]
 		}
+	}
+	names := []string{"locks.go", "locks_test.go", "calls.go"}
+	require.Len(t, printed, len(names))
+	for i, name := range names {
+		file, err := os.ReadFile(name)
+		require.NoError(t, err)
+		assert.Equal(t, strings.Split(printed[i], "\n"), strings.Split(string(file), "\n"), name)
 	}
 }

@@ -1,4 +1,4 @@
-package sqllock
+package locks
 
 import (
 	"testing"

@@ -1,7 +1,6 @@
-package sqllock
+package locks
 
 import (
-	"context"
 	"database/sql"
 	"net/url"
 	"path/filepath"
@@ -21,7 +20,7 @@ func open(tb testing.TB, file string) *sql.DB {
 	db, err := sql.Open("sqlite", "file:"+file+"?"+pragmas.Encode())
 	require.NoError(tb, err)
 	tb.Cleanup(func() { assert.NoError(tb, db.Close()) })
-	db.SetMaxOpenConns(1) // SQLite takes one writer at a time
+	db.SetMaxOpenConns(1)
 	require.NoError(tb, Migrate(tb.Context(), db))
 	return db
 }
@@ -31,25 +30,6 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Config{
 		New: func(tb testing.TB, _ string) locker.Locker { return New(open(tb, file)) },
 	})
-}
-
-// What has expired does not stay in the table forever.
-func TestSweep(t *testing.T) {
-	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
-	l, ctx := New(db), context.Background()
-	for _, key := range []string{"a", "b", "c"} {
-		ok, err := l.Acquire(ctx, key, "t1", time.Millisecond)
-		require.NoError(t, err)
-		require.True(t, ok)
-	}
-	require.Eventually(t, func() bool {
-		l.swept.Store(0) // a minute ago
-		_, err := l.Acquire(ctx, "d", "t1", time.Minute)
-		require.NoError(t, err)
-		var rows int
-		require.NoError(t, db.QueryRow("SELECT count(*) FROM locks").Scan(&rows))
-		return rows == 1
-	}, 20*time.Second, time.Millisecond)
 }
 
 // On a database that is gone every method returns an error, since the outcome is unknown.
@@ -65,8 +45,21 @@ func TestDatabaseIsGone(t *testing.T) {
 	assert.ErrorContains(t, err, "sql: database is closed")
 }
 
-func TestNilDatabase(t *testing.T) {
-	l := New(nil)
-	_, err := l.Acquire(t.Context(), "k", "t", time.Second)
-	assert.EqualError(t, err, "sqllock: nil database")
+// What has expired does not stay in the table forever.
+func TestSweep(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
+	l, ctx := New(db), t.Context()
+	for _, key := range []string{"a", "b", "c"} {
+		ok, err := l.Acquire(ctx, key, "t1", time.Millisecond)
+		require.NoError(t, err)
+		require.True(t, ok)
+	}
+	require.Eventually(t, func() bool {
+		l.swept.Store(0) // a minute ago
+		_, err := l.Acquire(ctx, "d", "t1", time.Minute)
+		require.NoError(t, err)
+		var rows int
+		require.NoError(t, db.QueryRow("SELECT count(*) FROM locks").Scan(&rows))
+		return rows == 1
+	}, 20*time.Second, time.Millisecond)
 }

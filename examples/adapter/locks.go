@@ -1,11 +1,10 @@
-// Package sqllock keeps locks in a table of an SQL database: the worked example of docs/adapters.md, which
-// quotes it. It is written for SQLite, and each operation is one statement.
-package sqllock
+// Package locks keeps locks in a table of a SQLite database: the worked example of docs/adapters.md,
+// which prints it. Each operation is one statement.
+package locks
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -24,7 +23,7 @@ CREATE TABLE IF NOT EXISTS locks (
 CREATE INDEX IF NOT EXISTS locks_expires ON locks (expires)`
 
 // now is the database's clock: the processes' own may differ.
-const now = `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
+const now = `CAST(round(unixepoch('subsec') * 1000) AS INTEGER)`
 
 const (
 	acquire = `
@@ -44,8 +43,8 @@ WHERE name = ?1 AND token = ?2 AND expires > ` + now
 DELETE FROM locks WHERE expires <= ` + now
 )
 
-// Locker keeps locks in a table. Its methods are locker.Locker's; they return ctx's error within the time
-// that the driver takes to interrupt a statement, and the driver's error when the database fails.
+// Locker keeps locks in a table. Its methods are locker.Locker's; they return ctx's error within the
+// time that the driver takes to interrupt a statement, and the driver's error when the database fails.
 type Locker struct {
 	db    *sql.DB
 	swept atomic.Int64 // when, by this process's clock
@@ -53,13 +52,13 @@ type Locker struct {
 
 var _ locker.Locker = (*Locker)(nil)
 
-// New returns a Locker on db, in which Migrate has made the table. With a nil db every operation fails.
+// New returns a Locker on db, in which Migrate has made the table.
 func New(db *sql.DB) *Locker { return &Locker{db: db} }
 
 // Migrate makes the table unless it is there.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if _, err := db.ExecContext(ctx, schema); err != nil {
-		return fmt.Errorf("sqllock: migrate: %w", err)
+		return fmt.Errorf("locks: migrate: %w", err)
 	}
 	return nil
 }
@@ -88,12 +87,9 @@ func (l *Locker) exec(ctx context.Context, statement, key, token string, more ..
 	return changed > 0, err
 }
 
-// rows runs a statement and returns how many rows it has changed. If ctx has ended, it returns ctx's error,
-// whatever the driver returned.
+// rows runs a statement and returns how many rows it has changed. If ctx has ended, it returns ctx's
+// error, whatever the driver returned.
 func (l *Locker) rows(ctx context.Context, statement string, args ...any) (changed int64, err error) {
-	if l.db == nil {
-		return 0, errors.New("sqllock: nil database")
-	}
 	result, err := l.db.ExecContext(ctx, statement, args...)
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return 0, ctxErr
@@ -104,8 +100,8 @@ func (l *Locker) rows(ctx context.Context, statement string, args ...any) (chang
 	return result.RowsAffected()
 }
 
-// milliseconds rounds up, and adds one because the database's clock is truncated: it may be behind by up to
-// a millisecond.
+// milliseconds rounds up, and adds one because the database's clock is truncated: it may be behind by
+// up to a millisecond.
 func milliseconds(ttl time.Duration) int64 {
 	return int64((ttl-1)/time.Millisecond) + 2
 }
