@@ -94,10 +94,11 @@ func (l *Locker) once(ctx context.Context, readCommitted bool, do func(context.C
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), ioTimeout) // with its values, for tracers
 	defer cancel()
 	if !l.checked.Load() {
-		if err := l.check(own, conn); err != nil {
-			return err
+		wrong, err := l.check(own, conn)
+		if wrong != nil {
+			return wrong
 		}
-		l.checked.Store(true)
+		l.checked.Store(err == nil) // if it failed, so will the statement
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func inTx(ctx, own context.Context, conn *sql.Conn, do func(context.Context, que
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
+	defer tx.Rollback() // after a commit it does nothing
 	if err := ctx.Err(); err != nil {
 		return err
 	}

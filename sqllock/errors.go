@@ -54,7 +54,7 @@ func (l *Locker) explain(ctx context.Context, q querier, err error) error {
 		return fmt.Errorf("there is no table %s; call EnsureSchema, or run sqllock.Schema: %w", l.table, err)
 	}
 	// The settings of this connection may be others than those of the first.
-	if wrong := l.check(ctx, q); wrong != nil {
+	if wrong, _ := l.check(ctx, q); wrong != nil {
 		return fmt.Errorf("%w: %w", wrong, err)
 	}
 	return err

@@ -91,20 +91,19 @@ func (l *Locker) exists(ctx context.Context) error {
 	return err
 }
 
-// check returns an error if the database has settings that do not fit.
-func (l *Locker) check(ctx context.Context, q querier) error {
-	var wrong []string
-	if s := l.statements["check"]; s.text != "" {
-		err := query(ctx, q, s.text, nil, func(row scanner) error {
-			wrong = append(wrong, "")
-			return row.Scan(&wrong[len(wrong)-1])
-		})
-		if err != nil {
-			return nil // the operation fails for the same reason
-		}
+// check returns what is wrong with the settings of the database or the connection, or nil.
+func (l *Locker) check(ctx context.Context, q querier) (wrong, err error) {
+	s := l.statements["check"]
+	if s.text == "" {
+		return nil, nil
 	}
-	if len(wrong) > 0 {
-		return errors.New("sqllock: " + strings.Join(wrong, "; "))
+	var all []string
+	err = query(ctx, q, s.text, nil, func(row scanner) error {
+		all = append(all, "")
+		return row.Scan(&all[len(all)-1])
+	})
+	if len(all) > 0 {
+		wrong = errors.New("sqllock: " + strings.Join(all, "; "))
 	}
-	return nil
+	return wrong, err
 }

@@ -7,15 +7,18 @@ replace (
 	github.com/golockers/locker/etcd => ../../../etcd
 	github.com/golockers/locker/postgres => ../../../postgres
 	github.com/golockers/locker/rueidis => ../../../rueidis
+	github.com/golockers/locker/sqllock => ../../../sqllock
 )
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/bradfitz/gomemcache v0.0.0-20230905024940-24af94b03874
+	github.com/go-sql-driver/mysql v1.9.3
 	github.com/golockers/locker v0.0.0
 	github.com/golockers/locker/etcd v0.0.0
 	github.com/golockers/locker/postgres v0.0.0
 	github.com/golockers/locker/rueidis v0.0.0
+	github.com/golockers/locker/sqllock v0.0.0
 	github.com/gomodule/redigo v1.9.2
 	github.com/jackc/pgx/v5 v5.9.2
 	github.com/redis/go-redis/v9 v9.5.5
@@ -26,6 +29,7 @@ require (
 )
 
 require (
+	filippo.io/edwards25519 v1.1.0 // indirect
 	github.com/cespare/xxhash/v2 v2.2.0 // indirect
 	github.com/coreos/go-semver v0.3.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.3.2 // indirect

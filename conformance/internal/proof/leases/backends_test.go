@@ -4,6 +4,7 @@ package leases
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"net"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
 	"github.com/golockers/locker/semaphore"
+	"github.com/golockers/locker/sqllock"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
@@ -75,6 +77,16 @@ var backends = map[string]backend{
 		require.NoError(tb, postgres.EnsureSchema(tb.Context(), pool))
 		return addr
 	}},
+	"sqllock on MariaDB": {
+		ttl: redisTTL, open: openMariaDB,
+		server: func(tb testing.TB) string {
+			addr := testserver.MariaDB(tb).Addr
+			l, err := openMariaDB(addr)
+			require.NoError(tb, err)
+			require.NoError(tb, l.(*sqllock.Locker).EnsureSchema(tb.Context()))
+			return addr
+		},
+	},
 	"etcd": {
 		server: func(tb testing.TB) string { return testserver.Etcd(tb).Addr }, ttl: 2 * time.Second, left: etcdIsClean,
 		open: func(addr string) (locker.Locker, error) {
@@ -124,6 +136,16 @@ func openPostgres(addr string) (locker.Locker, error) {
 		return nil, err
 	}
 	return postgres.New(pool), nil
+}
+
+func openMariaDB(addr string) (locker.Locker, error) {
+	db, err := sql.Open("mysql", testserver.MariaDBUser+"@tcp("+addr+")/"+testserver.MariaDBDatabase+
+		"?interpolateParams=true&timeout=1s&readTimeout=1s&writeTimeout=1s")
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxIdleConns(16)
+	return sqllock.New(db, sqllock.MySQL), nil
 }
 
 func openEtcd(addr string) (*clientv3.Client, error) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/proof/belief"
 	"github.com/golockers/locker/internal/fleet"
@@ -54,9 +55,11 @@ type task struct {
 }
 
 func TestMain(m *testing.M) {
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // it logs connections that end
 	fleet.Main(map[string]fleet.Role{"holder": holder, "loader": loader})
 	// The Lockers that processes open end with them, and this one opens some in the same way.
-	leaktest.Main(m, "google.golang.org/grpc", "github.com/jackc/pgx/v5/pgxpool.")
+	leaktest.Main(m, "google.golang.org/grpc", "github.com/jackc/pgx/v5/pgxpool.", "database/sql.",
+		"github.com/go-sql-driver/mysql.")
 }
 
 // holder is a process in which workers take locks until it is told to end.

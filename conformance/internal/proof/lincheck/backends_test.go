@@ -2,6 +2,7 @@ package lincheck
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -24,6 +25,7 @@ import (
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 	rueidislocker "github.com/golockers/locker/rueidis"
+	"github.com/golockers/locker/sqllock"
 	redigoclient "github.com/gomodule/redigo/redis"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
@@ -87,6 +89,11 @@ var backends = map[string]backend{
 		ttls: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, time.Hour}, pause: 40 * time.Millisecond,
 		waits: true, fences: true, leaves: true,
 	},
+	"sqllock on MariaDB": {
+		server: func(tb testing.TB) string { return testserver.MariaDB(tb).Addr }, open: openMariaDB,
+		ttls: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, time.Hour}, pause: 40 * time.Millisecond,
+		fences: true,
+	},
 	"etcd": {
 		server: func(tb testing.TB) string { return testserver.Etcd(tb).Addr }, open: openEtcd,
 		ttls: []time.Duration{time.Second, time.Hour}, pause: 500 * time.Millisecond,
@@ -125,6 +132,17 @@ func openRueidis(tb testing.TB, addr string) locker.Locker {
 	}, time.Minute, time.Millisecond)
 	tb.Cleanup(client.Close)
 	return rueidislocker.New(client)
+}
+
+func openMariaDB(tb testing.TB, addr string) locker.Locker {
+	db, err := sql.Open("mysql", testserver.MariaDBUser+"@tcp("+addr+")/"+testserver.MariaDBDatabase+
+		"?interpolateParams=true&timeout=1s&readTimeout=1s&writeTimeout=1s")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = db.Close() })
+	db.SetMaxIdleConns(64)
+	l := sqllock.New(db, sqllock.MySQL)
+	require.NoError(tb, l.EnsureSchema(tb.Context()))
+	return l
 }
 
 // inTurn makes Lockers of several kinds share locks: it opens
