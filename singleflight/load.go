@@ -41,14 +41,43 @@ func (l *Loader[V]) load(ctx context.Context, key string, alone bool) (v V, err 
 		if ok {
 			return v, nil
 		}
-		return l.loadMissing(ctx, key, err)
+		return l.loadMissing(ctx, key, nil, err)
 	}
-	return l.loadMissing(ctx, key, nil)
+	return l.loadMissing(ctx, key, nil, nil)
+}
+
+// loadIn is load for a member of a batch.
+func (l *Loader[V]) loadIn(ctx context.Context, key string, m *member[V], alone, haveRead bool) (v V, err error) {
+	m.start()
+	defer m.leaveFlight()
+	if v, ok := l.beingStored(key); ok {
+		l.note(ctx, LoadJoined, nil)
+		return v, nil
+	}
+	if alone {
+		return l.loadMissing(ctx, key, m, nil)
+	}
+	if l.forgotten.has(key) {
+		return v, errReadAlone
+	}
+	var ok bool
+	if !haveRead {
+		if v, ok, err = l.read(ctx, key); ok {
+			l.note(ctx, LoadHit, nil)
+		}
+	}
+	if !ok && err == nil {
+		v, ok, err = l.readStale(ctx, key)
+	}
+	if ok {
+		return v, nil
+	}
+	return l.loadMissing(ctx, key, m, err)
 }
 
 // loadMissing loads a value that is not in the cache, or that could not be read because of err.
 // It is separate from load, to keep the stack of a hit small.
-func (l *Loader[V]) loadMissing(ctx context.Context, key string, err error) (v V, _ error) {
+func (l *Loader[V]) loadMissing(ctx context.Context, key string, m *member[V], err error) (v V, _ error) {
 	e, _ := ctx.(ender)
 	if !l.lifetime.begin(e) {
 		return v, loadError(key, locker.ErrClosed)
@@ -56,17 +85,18 @@ func (l *Loader[V]) loadMissing(ctx context.Context, key string, err error) (v V
 	defer l.lifetime.end(e)
 	switch {
 	case err != nil:
-		return l.loadWithoutCache(ctx, key, err)
+		return l.loadWithoutCache(ctx, key, m, err)
 	case l.unstored.has(key):
 		// Others would wait in vain for a value that the cache does not take.
-		return l.loadUnlocked(ctx, key, addIfPossible, errUnstored)
+		return l.loadUnlocked(ctx, key, m, addIfPossible, errUnstored)
 	}
 	began := time.Now()
 	lease, err := l.tryLock(ctx, key)
 	if errors.Is(err, locker.ErrHeld) {
+		m.leave()
 		return l.waitForValue(ctx, key, began)
 	}
-	return l.loadWithLock(ctx, key, began, lease, err)
+	return l.loadWithLock(ctx, key, m, began, lease, err)
 }
 
 // readAlone reads the cache for one caller, in a flight of its own, which the caller can leave.
@@ -116,10 +146,10 @@ func (l *Loader[V]) loadHeld(ctx context.Context, key string) (v V, err error) {
 
 // loadWithLock loads under the lock that tryLock returned, or without it if that failed. A load that
 // failed elsewhere after began is shared; the zero time means that none is.
-func (l *Loader[V]) loadWithLock(ctx context.Context, key string, began time.Time, lease *locker.Lease, err error) (
-	v V, _ error) {
+func (l *Loader[V]) loadWithLock(ctx context.Context, key string, m *member[V], began time.Time,
+	lease *locker.Lease, err error) (v V, _ error) {
 	if err != nil {
-		return l.loadWithout(ctx, key, err, addIfPossible)
+		return l.loadWithout(ctx, key, m, err, addIfPossible)
 	}
 	calls := false
 	defer func() {
@@ -128,7 +158,7 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, began time.Tim
 		}
 	}()
 	how := set
-	found, err := l.look(ctx, key, began, true)
+	found, err := l.look(ctx, key, m, began, true)
 	if found.ok || isFinal(err) {
 		l.note(ctx, LoadWaited, nil)
 		return found.v, err
@@ -140,29 +170,31 @@ func (l *Loader[V]) loadWithLock(ctx context.Context, key string, began time.Tim
 		}
 	}
 	calls = true
-	return l.callSource(ctx, key, lease, found.version, how, nil)
+	return l.callSource(ctx, key, m, lease, found.version, how, nil)
 }
 
 // loadWithoutCache loads when the cache cannot be read. The lock would be of no use: a process
 // that is refused it could not see the value.
-func (l *Loader[V]) loadWithoutCache(ctx context.Context, key string, err error) (V, error) {
-	return l.loadWithout(ctx, key, err, afterReadError(err))
+func (l *Loader[V]) loadWithoutCache(ctx context.Context, key string, m *member[V], err error) (V, error) {
+	return l.loadWithout(ctx, key, m, err, afterReadError(err))
 }
 
 // loadWithout loads without the lock, because of an error of a backend.
-func (l *Loader[V]) loadWithout(ctx context.Context, key string, cause error, how storing) (v V, err error) {
+func (l *Loader[V]) loadWithout(ctx context.Context, key string, m *member[V], cause error, how storing) (
+	v V, err error) {
 	if err := l.refuse(ctx, key, cause); err != nil {
 		return v, err
 	}
-	return l.loadUnlocked(ctx, key, how, cause)
+	return l.loadUnlocked(ctx, key, m, how, cause)
 }
 
 // loadUnlocked loads without the lock, for the reason why. It begins a load in the cache all the same,
 // if the cache is to get the value, so that it cannot store one that is older than an Update.
-func (l *Loader[V]) loadUnlocked(ctx context.Context, key string, how storing, why error) (v V, err error) {
+func (l *Loader[V]) loadUnlocked(ctx context.Context, key string, m *member[V], how storing, why error) (
+	v V, err error) {
 	var found looked[V]
 	if l.keeper != nil && how != dont {
-		if found, err = l.look(ctx, key, time.Time{}, true); found.ok {
+		if found, err = l.look(ctx, key, m, time.Time{}, true); found.ok {
 			l.note(ctx, LoadWaited, nil)
 			return found.v, nil
 		}
@@ -173,7 +205,7 @@ func (l *Loader[V]) loadUnlocked(ctx context.Context, key string, how storing, w
 			how = dont
 		}
 	}
-	return l.callSource(ctx, key, nil, found.version, how, why)
+	return l.callSource(ctx, key, m, nil, found.version, how, why)
 }
 
 // refuse returns the error that ends a load because of cause, or nil if the source is called all
@@ -193,8 +225,8 @@ func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 // storing the value and releasing the lock if there is one, happens after callSource has
 // returned: callers do not wait for it. Without a lease, why is the reason for that. version is that
 // of the load in the cache, or 0.
-func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Lease, version uint64, how storing,
-	why error) (v V, err error) {
+func (l *Loader[V]) callSource(ctx context.Context, key string, m *member[V], lease *locker.Lease, version uint64,
+	how storing, why error) (v V, err error) {
 	if err := l.keepFlight(ctx); err != nil {
 		if lease != nil {
 			l.unlockBehind(ctx, lease)
@@ -253,13 +285,21 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, lease *locker.Le
 		if lost {
 			l.observeWork(ctx, StoreFailed, key, time.Now(), locker.ErrNotHeld)
 		}
+		if s.how == put || s.how == fail {
+			s.member = m
+			m.keep()
+		}
 		if s.how != dont || lease != nil {
 			l.lifetime.follow()
 			go l.conclude(ctx, s)
 			runtime.Gosched() // so that the request to store goes out before the callers wake and compete with it
 		}
 	}()
-	v, err = l.source(ctx, key)
+	if m != nil && l.many != nil {
+		v, err = m.call(ctx, key, l.many)
+	} else {
+		v, err = l.source(ctx, key)
+	}
 	hasValue = err == nil
 	return v, l.blameLeases(ctx, err)
 }

@@ -29,6 +29,7 @@ import (
 type Loader[V any] struct {
 	locker locker.Locker
 	cache  Cache[V]
+	many   batchSource[V]  // nil if source was given
 	keeper slots.Keeper[V] // cache, or nil if it is none
 	source func(ctx context.Context, key string) (V, error)
 	loaderOptions
@@ -144,6 +145,17 @@ func (l *Loader[V]) call(ctx context.Context, key string) (v V, shared bool, err
 			return v, false, loadError(key, err)
 		}
 	}
+	return l.join(ctx, key, nil, false)
+}
+
+// join returns the result of the flight of key, which it begins if there is none: as a member of a
+// batch, if m is not nil, which may have read the cache already.
+func (l *Loader[V]) join(ctx context.Context, key string, m *member[V], haveRead bool) (v V, shared bool, err error) {
+	if m != nil {
+		if err := l.check(key); err != nil {
+			return v, false, loadError(key, err)
+		}
+	}
 	if l.carriesLock(ctx, key) {
 		v, err = l.loadHeld(ctx, key)
 		return v, false, err
@@ -156,6 +168,9 @@ func (l *Loader[V]) call(ctx context.Context, key string) (v V, shared bool, err
 			}
 		}
 		v, shared, err := l.group.call(ctx, key, true, func(ctx context.Context) (V, error) {
+			if m != nil {
+				return l.loadIn(ctx, key, m, alone, haveRead)
+			}
 			return l.load(ctx, key, alone)
 		})
 		if err == nil {

@@ -21,7 +21,8 @@ type looked[V any] struct {
 // look reads the cache for a flight that callers have joined, and more join during the read. If hold
 // is true, a load begins unless there is a value. The error is a [*RemoteError] if a load failed that
 // the caller, which began at that time, has waited for.
-func (l *Loader[V]) look(ctx context.Context, key string, began time.Time, hold bool) (found looked[V], err error) {
+func (l *Loader[V]) look(ctx context.Context, key string, m *member[V], began time.Time, hold bool) (
+	found looked[V], err error) {
 	alone := l.forgotten.has(key)
 	if l.keeper == nil || l.outdated.has(key) {
 		err = recovered(key, func() (err error) { // nobody may be left to see a panic
@@ -29,7 +30,7 @@ func (l *Loader[V]) look(ctx context.Context, key string, began time.Time, hold 
 			return err
 		})
 	} else {
-		found, err = l.lookAtSlot(ctx, key, began, hold)
+		found, err = l.lookAtSlot(ctx, key, m, began, hold)
 	}
 	if found.ok && alone {
 		return looked[V]{}, errReadAlone
@@ -37,7 +38,8 @@ func (l *Loader[V]) look(ctx context.Context, key string, began time.Time, hold 
 	return found, err
 }
 
-func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, since time.Time, hold bool) (found looked[V], err error) {
+func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, m *member[V], since time.Time, hold bool) (
+	found looked[V], err error) {
 	if !l.cacheBreaker.allows(key) {
 		return found, l.skipCache(ctx, key)
 	}
@@ -47,7 +49,9 @@ func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, since time.Time,
 		s.Hold = l.maxHold + l.lockTTL
 	}
 	r := l.request(ctx, began, &l.cacheBreaker)
-	err = recovered(key, func() error { return l.keeper.Look(r, s) })
+	err = recovered(key, func() error {
+		return m.look(s, func(all ...*slots.Slot[V]) error { return l.keeper.Look(r, all...) })
+	})
 	if err == nil {
 		err = s.Err
 	}

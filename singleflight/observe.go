@@ -91,6 +91,8 @@ type observation struct {
 	kind  LoadEventKind
 	err   error
 	first context.Context // of the flight that the caller joined last, unless it has begun one since
+
+	joined func() // called when the caller joins a flight; nil: nobody needs to know
 }
 
 var (
@@ -101,7 +103,13 @@ var (
 
 // loadObserved is Load with an observer.
 func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, shared bool, err error) {
-	began, o := time.Now(), &observation{Context: ctx}
+	o := &observation{Context: ctx}
+	return l.observed(o, key, func() (V, bool, error) { return l.call(o, key) })
+}
+
+// observed makes a call with the context o, and reports it to the observer.
+func (l *Loader[V]) observed(o *observation, key string, call func() (V, bool, error)) (v V, shared bool, err error) {
+	began := time.Now()
 	err = errNoReturn
 	defer func() {
 		e := LoadEvent{Kind: LoadJoined, Key: key, Took: time.Since(began), Err: err}
@@ -114,9 +122,9 @@ func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, shared b
 		if first, ok := o.first.(*observation); ok {
 			e.First = first.Context
 		}
-		l.observe(ctx, e)
+		l.observe(o.Context, e)
 	}()
-	return l.call(o, key)
+	return call()
 }
 
 // noteFirst notes that a caller has joined the flight of first, or has begun one of its own. All
@@ -124,6 +132,9 @@ func (l *Loader[V]) loadObserved(ctx context.Context, key string) (v V, shared b
 func noteFirst(ctx, first context.Context) {
 	if o, ok := ctx.(*observation); ok {
 		o.first = first
+		if first != nil && o.joined != nil {
+			o.joined()
+		}
 	}
 }
 

@@ -67,7 +67,7 @@ func (l *Loader[V]) refresh(ctx context.Context, key string) {
 			return
 		}
 		// The callers have been served, so the error is for the observer alone.
-		if _, err = l.loadWithLock(ctx, key, time.Time{}, lease, err); err != nil {
+		if _, err = l.loadWithLock(ctx, key, nil, time.Time{}, lease, err); err != nil {
 			l.observeWork(ctx, RefreshFailed, key, began, err)
 		} else {
 			l.observeWork(ctx, Refreshed, key, began, nil)

@@ -25,25 +25,31 @@ type request struct {
 // not less than b's patience. So if the backend hangs, a caller with a deadline of a second still
 // gets the source's value.
 func (l *Loader[V]) request(ctx context.Context, now time.Time, b *breaker) *request {
-	limit := b.timeout
 	f, _ := ctx.(*flight[V])
 	caller := ctx
 	if f != nil {
 		caller = f.first
 	}
+	r := l.requestOf(ctx, caller, now, b)
+	if f != nil {
+		f.asking.Store(r)
+	}
+	return r
+}
+
+// requestOf is request for a caller with that context.
+func (l *Loader[V]) requestOf(ctx, caller context.Context, now time.Time, b *breaker) *request {
+	limit := b.timeout
 	end, hasEnd := caller.Deadline()
 	if hasEnd {
 		limit = min(limit, max(end.Sub(now)/2, b.patience()))
 	}
 	deadline := now.Add(limit)
-	if f == nil && hasEnd && end.Before(deadline) {
+	if ctx == caller && hasEnd && end.Before(deadline) {
 		deadline = end
 	}
 	r := &request{backend: b}
 	r.Init(ctx, deadline)
-	if f != nil {
-		f.asking.Store(r)
-	}
 	return r
 }
 

@@ -61,6 +61,7 @@ type store[V any] struct {
 
 	version uint64 // of the load in the cache; 0: it keeps none
 	failure string // to publish in place of v
+	member  *member[V]
 
 	outdated uint64      // see outdated.when: a value that is stored makes its key up to date
 	reported atomic.Bool // the observer knows that it failed
@@ -110,6 +111,7 @@ func (l *Loader[V]) conclude(ctx context.Context, s *store[V]) {
 		}
 	}
 	defer release()
+	defer s.member.leave()
 	switch s.how {
 	case dont:
 		return
@@ -198,7 +200,8 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 // put ends the load of s in the cache.
 func (l *Loader[V]) put(ctx context.Context, s *store[V], slot *slots.Slot[V]) error {
 	return recovered(s.key, func() error {
-		if err := l.keeper.Put(ctx, slot); err != nil {
+		err := s.member.put(slot, func(all ...*slots.Slot[V]) error { return l.keeper.Put(ctx, all...) })
+		if err != nil {
 			return err
 		}
 		return slot.Err

@@ -50,7 +50,7 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Tim
 			lease, err := l.tryLock(ctx, key)
 			if !errors.Is(err, locker.ErrHeld) {
 				unwatch() // the source may take long
-				return l.loadWithLock(ctx, key, began, lease, err)
+				return l.loadWithLock(ctx, key, nil, began, lease, err)
 			}
 		}
 
@@ -74,21 +74,21 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Tim
 			return zero, err
 		}
 
-		found, err := l.look(ctx, key, began, false)
+		found, err := l.look(ctx, key, nil, began, false)
 		switch {
 		case found.ok || isFinal(err):
 			l.note(ctx, LoadWaited, nil)
 			return found.v, err
 		case err != nil:
 			unwatch()
-			return l.loadWithoutCache(ctx, key, err)
+			return l.loadWithoutCache(ctx, key, nil, err)
 		case waited:
 			unwatch()
 			how := add // another process holds the lock and may store a newer value
 			if fruitless >= maxFruitless {
 				how = addIfPossible // but will probably store none, as those before it
 			}
-			return l.loadUnlocked(ctx, key, how, errWaitedLong)
+			return l.loadUnlocked(ctx, key, nil, how, errWaitedLong)
 		case release:
 			// The source has failed elsewhere, or the cache refuses the value. To go on one at a
 			// time would take longer the more processes there are, so the others call the source

@@ -3,15 +3,19 @@ package bytecache_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/singleflight"
 	"github.com/golockers/locker/singleflight/slots"
 )
@@ -101,4 +105,53 @@ func TestStoppedLoaderStoresNothingOld(t *testing.T) {
 			})
 		}
 	}
+}
+
+// LoadMany of 200 missing keys takes a dozen requests to Redis, and of 200 that are there one.
+func TestLoadManyRequests(t *testing.T) {
+	srv := testserver.Redis(t)
+	writes := new(atomic.Int64)
+	client := redis.NewClient(&redis.Options{Addr: srv.Addr, Dialer: dialer(writes), PoolSize: 8, MinIdleConns: 8})
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
+	require.Eventually(t, func() bool { return client.PoolStats().IdleConns == 8 }, time.Minute, time.Millisecond)
+	cache := redisv9.NewCache(client, redisv9.CacheConfig[string]{TTL: time.Hour})
+	sources := 0
+	l := singleflight.NewBatchLoader(redisv9.New(client, redisv9.WithBatching(1)), cache,
+		func(_ context.Context, keys []string) (map[string]string, error) {
+			sources++
+			values := make(map[string]string)
+			for _, key := range keys {
+				values[key] = "value of " + key
+			}
+			return values, nil
+		})
+	keys := func(round int) (keys []string) {
+		for i := range 200 {
+			keys = append(keys, fmt.Sprint(round, "/", i))
+		}
+		return keys
+	}
+	load := func(round int) int64 {
+		before := writes.Load()
+		values, err := l.LoadMany(t.Context(), keys(round))
+		require.NoError(t, err)
+		require.Len(t, values, 200)
+		require.Eventually(t, func() bool { // the locks are released
+			n, err := redis.NewClient(&redis.Options{Addr: srv.Addr}).Keys(t.Context(), "locker:*").Result()
+			return err == nil && len(n) == 0
+		}, time.Minute, 10*time.Millisecond)
+		return writes.Load() - before
+	}
+	load(0) // the scripts
+	for round := 1; round <= 5; round++ {
+		n := load(round)
+		t.Log(n, "requests")
+		assert.LessOrEqual(t, n, int64(12))
+	}
+	assert.Equal(t, 6, sources)
+	before := writes.Load()
+	_, err := l.LoadMany(t.Context(), keys(1))
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, writes.Load()-before)
+	require.NoError(t, l.Close(t.Context()))
 }

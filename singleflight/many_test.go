@@ -1,0 +1,329 @@
+package singleflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/singleflight/slots"
+)
+
+// countingCache counts the requests of Look and Put, and the keys in them.
+type countingCache struct {
+	*memory.Cache[string]
+	looks, looked, puts, stored atomic.Int64
+}
+
+func (c *countingCache) Look(ctx context.Context, all ...*slots.Slot[string]) error {
+	c.looks.Add(1)
+	c.looked.Add(int64(len(all)))
+	return c.Cache.Look(ctx, all...)
+}
+
+func (c *countingCache) Put(ctx context.Context, all ...*slots.Slot[string]) error {
+	c.puts.Add(1)
+	c.stored.Add(int64(len(all)))
+	return c.Cache.Put(ctx, all...)
+}
+
+// batches has the calls of a batch source.
+type batches struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+// source returns a source whose value for a key is that in capitals. Keys that begin with "no" have
+// none.
+func (b *batches) source(d time.Duration, err error) func(context.Context, []string) (map[string]string, error) {
+	return func(ctx context.Context, keys []string) (map[string]string, error) {
+		b.mu.Lock()
+		b.calls = append(b.calls, strings.Join(keys, " "))
+		b.mu.Unlock()
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		values := make(map[string]string)
+		for _, key := range keys {
+			if !strings.HasPrefix(key, "no") {
+				values[key] = strings.ToUpper(key)
+			}
+		}
+		return values, err
+	}
+}
+
+func (b *batches) all() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.calls...)
+}
+
+// The keys that are missing are read, loaded and stored together.
+func TestLoadMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		cache := &countingCache{Cache: s.cache}
+		var b batches
+		var mu sync.Mutex
+		events := make(map[LoadEventKind]int)
+		l := NewBatchLoader[string](s.locks, cache, b.source(time.Second, nil),
+			WithLoadObserver(func(_ context.Context, e LoadEvent) {
+				mu.Lock()
+				defer mu.Unlock()
+				events[e.Kind]++
+			}))
+		require.NoError(t, s.cache.Set(t.Context(), "b", "cached"))
+		began := time.Now()
+		values, err := l.LoadMany(t.Context(), []string{"d", "a", "b", "none", "a", "c", "d"})
+		require.ErrorIs(t, err, ErrNotLoaded)
+		require.EqualError(t, err, `singleflight: load "none": the source returned no value for the key`)
+		require.Equal(t, map[string]string{"a": "A", "b": "cached", "c": "C", "d": "D"}, values)
+		require.Equal(t, time.Second, time.Since(began))
+		require.Equal(t, []string{"d a none c"}, b.all())
+		synctest.Wait()
+		require.EqualValues(t, 2, cache.looks.Load())
+		require.EqualValues(t, 5+4, cache.looked.Load())
+		require.EqualValues(t, 1, cache.puts.Load())
+		require.EqualValues(t, 4, cache.stored.Load(), "three values and a failure")
+		mu.Lock()
+		require.Equal(t, map[LoadEventKind]int{LoadHit: 1, Loaded: 3, LoadFailed: 1}, events)
+		mu.Unlock()
+
+		values, err = l.LoadMany(t.Context(), []string{"a", "b", "c", "d"})
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"a": "A", "b": "cached", "c": "C", "d": "D"}, values)
+		require.EqualValues(t, 3, cache.looks.Load())
+		v, err := l.Load(t.Context(), "e")
+		require.NoError(t, err)
+		require.Equal(t, "E", v)
+		_, err = l.Load(t.Context(), "no")
+		require.Equal(t, ErrNotLoaded, err)
+		require.Equal(t, []string{"d a none c", "e", "no"}, b.all())
+
+		values, err = l.LoadMany(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, values)
+		_, err = l.LoadMany(t.Context(), []string{"a", "", strings.Repeat("k", 1025)})
+		require.ErrorIs(t, err, locker.ErrInvalidKey)
+		require.NoError(t, l.Close(t.Context()))
+		_, err = l.LoadMany(t.Context(), []string{"a"})
+		require.ErrorIs(t, err, locker.ErrClosed)
+	})
+}
+
+// The error of a batch is that of the keys without a value.
+func TestLoadManyFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		var b batches
+		down := errors.New("down")
+		l := NewBatchLoader[string](s.locks, s.cache, b.source(0, down))
+		values, err := l.LoadMany(t.Context(), []string{"a", "no1", "b", "no2"})
+		require.Equal(t, map[string]string{"a": "A", "b": "B"}, values)
+		require.EqualError(t, err, "singleflight: load \"no1\": down\nsingleflight: load \"no2\": down")
+
+		for name, fails := range map[string]func(){"panic": func() { panic(down) }, "goexit": runtime.Goexit} {
+			l = NewBatchLoader[string](s.locks, s.cache, func(context.Context, []string) (map[string]string, error) {
+				fails()
+				return nil, nil
+			})
+			values, err = l.LoadMany(t.Context(), []string{"x" + name, "y" + name})
+			require.Empty(t, values)
+			require.Error(t, err)
+			if name == "panic" {
+				require.ErrorIs(t, err, down)
+				require.ErrorAs(t, err, new(*PanicError))
+			}
+			synctest.Wait()
+			require.NoError(t, l.Close(t.Context()))
+		}
+		_, err = NewBatchLoader[string](s.locks, s.cache, nil).LoadMany(t.Context(), []string{"k"})
+		require.EqualError(t, err, `singleflight: load "k": nil source`)
+		_, err = (*Loader[string])(nil).LoadMany(t.Context(), []string{"k"})
+		require.EqualError(t, err, `singleflight: load "k": nil Loader`)
+	})
+}
+
+// Without what makes it fast, LoadMany loads all the same: with a source for one key, with a plain
+// cache, and without locks.
+func TestLoadManyPlain(t *testing.T) {
+	keys := []string{"a", "b", "c", "d"}
+	want := map[string]string{"a": "A", "b": "B", "c": "C", "d": "D"}
+	upper := func(_ context.Context, key string) (string, error) { return strings.ToUpper(key), nil }
+	t.Run("single source", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShared()
+			values, err := NewLoader[string](s.locks, s.cache, upper).LoadMany(t.Context(), keys)
+			require.NoError(t, err)
+			require.Equal(t, want, values)
+		})
+	})
+	t.Run("plain cache", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newBackend().process()
+			var b batches
+			for range 2 {
+				values, err := NewBatchLoader(p.locker(), p.cache(), b.source(0, nil)).LoadMany(t.Context(), keys)
+				require.NoError(t, err)
+				require.Equal(t, want, values)
+			}
+			require.Equal(t, []string{"a b c d"}, b.all())
+			require.Equal(t, 4, p.count("set"))
+		})
+	})
+	t.Run("no locks", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShared()
+			p := newBackend().process()
+			p.onAcquire = func(context.Context, string) error { return errors.New("down") }
+			var b batches
+			l := NewBatchLoader[string](p.locker(), s.cache, b.source(0, nil))
+			values, err := l.LoadMany(t.Context(), keys)
+			require.NoError(t, err)
+			require.Equal(t, want, values)
+			require.Equal(t, []string{"a b c d"}, b.all())
+			time.Sleep(10 * time.Second)
+			_, ok, err := s.cache.Get(t.Context(), "a")
+			require.NoError(t, err)
+			require.True(t, ok)
+		})
+	})
+	t.Run("no cache", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newBackend().process()
+			p.onGet = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+			var b batches
+			l := NewBatchLoader(p.locker(), p.cache(), b.source(0, nil))
+			began := time.Now()
+			values, err := l.LoadMany(t.Context(), keys)
+			require.NoError(t, err)
+			require.Equal(t, want, values)
+			require.Equal(t, defaultOptions.backendTimeout, time.Since(began))
+			require.Equal(t, []string{"a b c d"}, b.all())
+			require.NoError(t, l.Close(t.Context()))
+		})
+	})
+}
+
+// Processes whose lists overlap, in any order, load each key once and do not wait for each other in a
+// circle.
+func TestLoadManyOverlaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		var keys []string
+		for i := range 40 {
+			keys = append(keys, fmt.Sprint("k", i))
+		}
+		var mu sync.Mutex
+		loaded := make(map[string]int)
+		var processes []*Loader[string]
+		for range 4 {
+			processes = append(processes, NewBatchLoader[string](s.locks, s.cache,
+				func(_ context.Context, keys []string) (map[string]string, error) {
+					time.Sleep(time.Duration(1+rand.N(100)) * time.Millisecond)
+					values := make(map[string]string)
+					mu.Lock()
+					defer mu.Unlock()
+					for _, key := range keys {
+						values[key] = key
+						loaded[key]++
+					}
+					return values, nil
+				}))
+		}
+		began := time.Now()
+		var callers sync.WaitGroup
+		for i := range 24 {
+			callers.Go(func() {
+				time.Sleep(rand.N(50 * time.Millisecond))
+				var mine []string
+				for _, at := range rand.Perm(len(keys))[:30] {
+					mine = append(mine, keys[at])
+				}
+				if i%6 == 0 {
+					v, err := processes[i%4].Load(t.Context(), mine[0])
+					assert.NoError(t, err)
+					assert.Equal(t, mine[0], v)
+					return
+				}
+				values, err := processes[i%4].LoadMany(t.Context(), mine)
+				assert.NoError(t, err)
+				assert.Len(t, values, len(mine))
+				for _, key := range mine {
+					assert.Equal(t, key, values[key])
+				}
+			})
+		}
+		callers.Wait()
+		require.Less(t, time.Since(began), time.Second)
+		for _, l := range processes {
+			require.NoError(t, l.Close(t.Context()))
+		}
+		for key, n := range loaded {
+			require.Equal(t, 1, n, key)
+		}
+	})
+}
+
+// A caller that leaves gets its context's error at once. The load goes on, and is stored.
+func TestLoadManyCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		var b batches
+		l := NewBatchLoader[string](s.locks, s.cache, b.source(time.Minute/2, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		values, err := l.LoadMany(ctx, []string{"a", "b"})
+		require.Empty(t, values)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(began))
+		v, err := l.Load(t.Context(), "b")
+		require.NoError(t, err)
+		require.Equal(t, "B", v)
+		require.Equal(t, []string{"a b"}, b.all())
+		_, err = l.LoadMany(ctx, []string{"c"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		// Close ends the source that nobody waits for.
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = l.LoadMany(ctx, []string{"d", "e"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		began = time.Now()
+		require.NoError(t, l.Close(t.Context()))
+		require.Zero(t, time.Since(began))
+	})
+}
+
+// More keys than are loaded together are loaded in several steps.
+func TestLoadManyOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		var b batches
+		l := NewBatchLoader[string](s.locks, s.cache, b.source(0, nil))
+		var keys []string
+		for i := range maxMany + 1 {
+			keys = append(keys, fmt.Sprint("k", i))
+		}
+		values, err := l.LoadMany(t.Context(), keys)
+		require.NoError(t, err)
+		require.Len(t, values, len(keys))
+		require.Equal(t, []string{strings.Join(keys[:maxMany], " "), keys[maxMany]}, b.all())
+	})
+}
