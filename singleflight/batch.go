@@ -16,6 +16,7 @@ import (
 // gone past it, or has left the batch, and then one of them makes one request for all. None waits for
 // anything else than backends before that, so the batch always goes on.
 type batch[V any] struct {
+	starts  meeting[struct{}]       // of members that are to try their locks: at once, for Lockers that share requests
 	looks   meeting[*slots.Slot[V]] // of members that have tried their locks
 	sources meeting[*sourced[V]]    // of members that are to call the source
 	puts    meeting[*slots.Slot[V]] // of members that have a value or a failure to store
@@ -35,7 +36,7 @@ type point interface {
 }
 
 // points returns the points in the order in which a load comes to them.
-func (b *batch[V]) points() [3]point { return [...]point{&b.looks, &b.sources, &b.puts} }
+func (b *batch[V]) points() [4]point { return [...]point{&b.starts, &b.looks, &b.sources, &b.puts} }
 
 // member is one load of a batch. A nil member is a load that is in none.
 type member[V any] struct {
@@ -118,9 +119,16 @@ func (m *member[V]) comesTo(point int) bool {
 	return true
 }
 
+// awaitStart waits until the other members are to try their locks too.
+func (m *member[V]) awaitStart() {
+	if m.comesTo(0) {
+		_ = m.batch.starts.meet(m.index, struct{}{}, func([]struct{}) error { return nil })
+	}
+}
+
 // look looks at a slot together with the other members of its batch.
 func (m *member[V]) look(s *slots.Slot[V], look func(...*slots.Slot[V]) error) error {
-	if !m.comesTo(0) {
+	if !m.comesTo(1) {
 		return look(s)
 	}
 	return m.batch.looks.meet(m.index, s, func(all []*slots.Slot[V]) error { return look(all...) })
@@ -128,7 +136,7 @@ func (m *member[V]) look(s *slots.Slot[V], look func(...*slots.Slot[V]) error) e
 
 // put does that with a slot that is to be stored.
 func (m *member[V]) put(s *slots.Slot[V], put func(...*slots.Slot[V]) error) error {
-	if !m.comesTo(2) {
+	if !m.comesTo(3) {
 		return put(s)
 	}
 	return m.batch.puts.meet(m.index, s, func(all []*slots.Slot[V]) error { return put(all...) })
@@ -147,7 +155,7 @@ func (m *member[V]) call(ctx context.Context, key string, source batchSource[V])
 	s := &sourced[V]{ctx: ctx, key: key}
 	call := func(all []*sourced[V]) error { source.call(all); return nil }
 	var err error
-	if m.comesTo(1) {
+	if m.comesTo(2) {
 		err = m.batch.sources.meet(m.index, s, call)
 	} else {
 		err = call([]*sourced[V]{s})

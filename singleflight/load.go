@@ -91,6 +91,7 @@ func (l *Loader[V]) loadMissing(ctx context.Context, key string, m *member[V], e
 		return l.loadUnlocked(ctx, key, m, addIfPossible, errUnstored)
 	}
 	began := time.Now()
+	m.awaitStart()
 	lease, err := l.tryLock(ctx, key)
 	if errors.Is(err, locker.ErrHeld) {
 		m.leave()
