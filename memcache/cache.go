@@ -27,6 +27,11 @@ type CacheConfig[V any] struct {
 	// or less is not stored: Set then deletes what is there, and Add reports false.
 	TTLOf func(v V) time.Duration
 
+	// Jitter is the largest fraction by which the ttl of a value is shortened at random, from 0 to 1,
+	// so that values that were stored together do not expire together. With 0.1 a ttl of ten minutes
+	// is nine to ten.
+	Jitter float64
+
 	// Prefix is the prefix of the items' keys. The default is "cache:". It must differ from that
 	// of the locks.
 	Prefix string

@@ -36,7 +36,9 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 	}
 	for _, slot := range all {
 		item := items[itemKey(s.prefix, slot.Key)]
-		if slot.Err = s.look(slot, item); slot.Err == nil && !slot.Found && !slot.Failed && slot.Hold > 0 {
+		slot.Err = s.look(slot, item)
+		enough := slot.Failed || slot.Found && slot.Left >= slot.Ahead
+		if slot.Err == nil && !enough && slot.Hold > 0 {
 			if err := s.begin(ctx, slot, item); err != nil {
 				return err
 			}

@@ -23,6 +23,11 @@ type CacheConfig[V any] struct {
 	// or less is not stored: Set then deletes what is there, and Add reports false.
 	TTLOf func(v V) time.Duration
 
+	// Jitter is the largest fraction by which the ttl of a value is shortened at random, from 0 to 1,
+	// so that values that were stored together do not expire together. With 0.1 a ttl of ten minutes
+	// is nine to ten.
+	Jitter float64
+
 	// MaxEntries is how many values the Cache keeps; 0 means no limit. A full Cache drops a value
 	// that has not been read for a while to make room for another.
 	MaxEntries int
@@ -157,7 +162,7 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 }
 
 func (c *Cache[V]) check(ctx context.Context, operation, key string) error {
-	err := bytecache.CheckTimes(c.config.TTL, c.config.Stale, c.config.TTLOf != nil)
+	err := bytecache.CheckTimes(c.config.TTL, c.config.Stale, c.config.TTLOf != nil, c.config.Jitter)
 	if err == nil && c.config.MaxEntries < 0 {
 		err = misuse.New(fmt.Sprintf("CacheConfig.MaxEntries is negative: %d", c.config.MaxEntries))
 	}
@@ -171,10 +176,17 @@ func (c *Cache[V]) check(ctx context.Context, operation, key string) error {
 }
 
 func (c *Cache[V]) ttl(ctx context.Context, operation, key string, v V) (time.Duration, error) {
-	if err := c.check(ctx, operation, key); err != nil || c.config.TTLOf == nil {
-		return c.config.TTL, err
+	if err := c.check(ctx, operation, key); err != nil {
+		return 0, err
 	}
-	return c.config.TTLOf(v), nil
+	ttl := c.config.TTL
+	if c.config.TTLOf != nil {
+		ttl = c.config.TTLOf(v)
+	}
+	if ttl <= 0 || c.config.Jitter == 0 {
+		return ttl, nil
+	}
+	return bytecache.Shorten(ttl, c.config.Jitter), nil
 }
 
 // put stores v for ttl, or removes what is there if ttl is not positive.

@@ -34,12 +34,14 @@ func (c *Cache[V]) look(s *slots.Slot[V], now time.Duration) {
 	}
 	if kept.fresh > now {
 		s.Found, s.Value, s.Left = true, kept.v, kept.fresh-now
-		return
+		if s.Left >= s.Ahead {
+			return
+		}
 	}
 	if kept.loadEnd <= now {
 		kept.load, kept.failed = 0, false
 	}
-	if age := now - kept.failedAt; kept.failed && age < s.Since {
+	if age := now - kept.failedAt; kept.failed && !s.Found && age < s.Since {
 		s.Failed, s.Failure, s.Age = true, kept.failure, age
 		return
 	}

@@ -88,7 +88,9 @@ func (s *cacheStore) look(slot *slots.Slot[[]byte], replies []any) (load string,
 		if left >= 0 {
 			slot.Left = time.Duration(left-s.stale) * time.Millisecond
 		}
-		return "", false, nil
+		if left < 0 || slot.Left >= slot.Ahead || slot.Hold <= 0 {
+			return "", false, nil
+		}
 	}
 	left, err = redis.Int64(replies[2], nil)
 	if err != nil {
@@ -103,7 +105,7 @@ func (s *cacheStore) look(slot *slots.Slot[[]byte], replies []any) (load string,
 		if err != nil {
 			return "", false, err
 		}
-		if age := time.Duration(kept-left) * time.Millisecond; age < slot.Since {
+		if age := time.Duration(kept-left) * time.Millisecond; age < slot.Since && !slot.Found {
 			slot.Failed, slot.Failure, slot.Age = true, failure, age
 			return load, false, nil
 		}

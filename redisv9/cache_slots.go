@@ -50,13 +50,18 @@ const (
 
 // lookCached returns how many milliseconds of a fresh value of KEYS[1] are left, and the value. If
 // there is none, it returns the age in milliseconds and the text of a failure that is younger than
-// ARGV[2] milliseconds. If there is none, and ARGV[3] is not 0, it returns the load, for which it
-// stores ARGV[4] for ARGV[3] milliseconds unless there is one. ARGV[1] is what putCached has as
-// ARGV[4].
+// ARGV[2] milliseconds. If there is none, or the value lasts for less than ARGV[5] milliseconds, and
+// ARGV[3] is not 0, it returns the load as well, for which it stores ARGV[4] for ARGV[3] milliseconds
+// unless there is one. ARGV[1] is what putCached has as ARGV[4].
 const lookCached = `
+local stale = tonumber(ARGV[1])
 local left = redis.call('pttl', KEYS[1])
-if left == -1 or left > tonumber(ARGV[1]) then
-	return {'V', left, redis.call('get', KEYS[1])}
+local value = false
+if left == -1 or left > stale then
+	value = redis.call('get', KEYS[1])
+	if left == -1 or left - stale >= tonumber(ARGV[5]) or ARGV[3] == '0' or not KEYS[2] then
+		return {'V', left, value}
+	end
 end
 if not KEYS[2] then
 	return {'U'}
@@ -65,7 +70,7 @@ local load = redis.call('get', KEYS[2])
 if load and string.sub(load, 1, 1) == 'F' then
 	local colon = string.find(load, ':', 1, true)
 	local age = tonumber(string.sub(load, 2, colon - 1)) - redis.call('pttl', KEYS[2])
-	if age < tonumber(ARGV[2]) then
+	if age < tonumber(ARGV[2]) and not value then
 		return {'F', age, string.sub(load, colon + 1)}
 	end
 	load = false
@@ -75,10 +80,11 @@ if ARGV[3] == '0' then
 end
 if load then
 	redis.call('pexpire', KEYS[2], ARGV[3])
-	return {'L', load}
+else
+	load = ARGV[4]
+	redis.call('set', KEYS[2], load, 'px', ARGV[3])
 end
-redis.call('set', KEYS[2], ARGV[4], 'px', ARGV[3])
-return {'L', ARGV[4]}`
+return {'L', left, value, load}`
 
 var putCachedScript, lookCachedScript = redis.NewScript(putCached), redis.NewScript(lookCached)
 
@@ -121,7 +127,8 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 			request = append(request, k)
 		}
 		return append(request, s.stale, bytecache.Ceil(slot.Since, time.Millisecond),
-			bytecache.Ceil(slot.Hold, time.Millisecond), loadText(rand.Uint64()|1))
+			bytecache.Ceil(slot.Hold, time.Millisecond), loadText(rand.Uint64()|1),
+			bytecache.Ceil(slot.Ahead, time.Millisecond))
 	}, func(slot *slots.Slot[[]byte], reply any) error {
 		fields, _ := reply.([]any)
 		if len(fields) == 0 {
@@ -133,8 +140,8 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 			return bytecache.ErrNoLoad
 		case kind == "N":
 			return nil
-		case kind == "L" && len(fields) == 2:
-			load, _ := fields[1].(string)
+		case kind == "L" && len(fields) == 4:
+			load, _ := fields[3].(string)
 			var err error
 			if len(load) > 1 {
 				slot.Version, err = strconv.ParseUint(load[1:], 10, 64)
@@ -142,14 +149,16 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 			if err != nil || slot.Version == 0 {
 				return errSlotReply
 			}
-			return nil
+			if fields[2] == nil {
+				return nil
+			}
 		case len(fields) != 3:
 			return errSlotReply
 		}
 		ms, _ := fields[1].(int64)
 		text, ok := fields[2].(string)
 		switch {
-		case kind == "V" && ok:
+		case kind != "F" && ok:
 			slot.Found, slot.Value, slot.Left = true, []byte(text), -1
 			if ms >= 0 {
 				slot.Left = time.Duration(ms-s.stale) * time.Millisecond

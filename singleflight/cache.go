@@ -57,6 +57,9 @@ func (l *Loader[V]) read(ctx context.Context, key string) (v V, ok bool, err err
 	if !l.cacheBreaker.allows(key) {
 		return v, false, l.skipCache(ctx, key)
 	}
+	if l.refreshAhead > 0 && l.keeper != nil {
+		return l.readAhead(ctx, key)
+	}
 	began := time.Now()
 	r := l.request(ctx, began, &l.cacheBreaker)
 	v, ok, err = l.cache.Get(r, key)
@@ -90,7 +93,7 @@ func (l *Loader[V]) readStale(ctx context.Context, key string) (v V, ok bool, er
 	l.cacheBreaker.succeeded(key, began)
 	if ok {
 		l.note(ctx, LoadStale, nil)
-		l.refresh(ctx, key)
+		l.refresh(ctx, key, 0)
 	}
 	return v, ok, nil
 }

@@ -264,7 +264,7 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, m *member[V], le
 			s.how = put
 		}
 		lost := hasValue && lease != nil && s.how == dont
-		if !hasValue && lease != nil && version != 0 {
+		if f, _ := ctx.(*flight[V]); f != nil && !hasValue && lease != nil && version != 0 { // nobody waits for a refresh
 			s.failure = l.failureOf(ctx, err)
 		}
 		l.mu.Lock()

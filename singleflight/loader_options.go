@@ -14,7 +14,8 @@ type loaderOptions struct {
 	backendTimeout, outagePause time.Duration
 	maxRefreshes                int
 	failClosed                  bool
-	keyPrefix                   string        // of the locks
+	keyPrefix                   string // of the locks
+	refreshAhead                time.Duration
 	slotTTL                     time.Duration // of values, if this is the Loader of a Fleet; otherwise 0
 	sentinels                   []error
 	observe                     func(context.Context, LoadEvent)
@@ -83,6 +84,16 @@ func WithMaxRefreshes(n int) LoaderOption {
 			o.maxRefreshes = defaultOptions.maxRefreshes
 		}
 	}
+}
+
+// WithRefreshAhead makes a Load that finds a value with less than d left start a refresh of it, as
+// for a stale value (see [StaleCache] and [WithMaxRefreshes]): one process of the fleet loads it in the
+// background, so keys that are read often do not expire. After a refresh that failed, this process
+// starts none for the key for [WithOutagePause]. A value whose whole lifetime is less than d is refreshed
+// at each Load. The Cache must be a slots.Keeper; with another one there is no effect. The default is
+// 0: there is no refresh before a value expires.
+func WithRefreshAhead(d time.Duration) LoaderOption {
+	return func(o *loaderOptions) { o.refreshAhead = orDefault(d, 0) }
 }
 
 // WithFailClosed makes Load return the error when the backend of the locks or of the cache fails.

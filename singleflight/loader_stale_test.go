@@ -59,7 +59,7 @@ func TestStaleRefreshGoesOn(t *testing.T) {
 		l := NewLoader(p.locker(), p.staleCache(), p.slowly(time.Second, "fresh"))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		l.refresh(ctx, "k")
+		l.refresh(ctx, "k", 0)
 		time.Sleep(2 * time.Second)
 		stored, _ := b.get("k")
 		require.Equal(t, "fresh", stored)

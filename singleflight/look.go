@@ -48,6 +48,9 @@ func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, m *member[V], si
 	if hold {
 		s.Hold = l.maxHold + l.lockTTL
 	}
+	if f, _ := ctx.(*flight[V]); f == nil { // it is a refresh
+		s.Ahead = l.refreshAhead
+	}
 	r := l.request(ctx, began, &l.cacheBreaker)
 	err = recovered(key, func() error {
 		return m.look(s, func(all ...*slots.Slot[V]) error { return l.keeper.Look(r, all...) })
@@ -70,7 +73,36 @@ func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, m *member[V], si
 	if s.Failed {
 		return found, l.remoteError(s)
 	}
-	return looked[V]{s.Value, s.Found, s.Version}, nil
+	return looked[V]{s.Value, s.Found && s.Version == 0, s.Version}, nil
+}
+
+// readAhead is read, and starts a refresh of a value that will soon expire.
+func (l *Loader[V]) readAhead(ctx context.Context, key string) (v V, ok bool, err error) {
+	began := time.Now()
+	s := &slots.Slot[V]{Key: key}
+	r := l.request(ctx, began, &l.cacheBreaker)
+	if err = l.keeper.Look(r, s); err == nil {
+		err = s.Err
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
+		s.Left = -1
+		s.Value, s.Found, err = l.cache.Get(r, key)
+	}
+	if err != nil {
+		v, err = l.notRead(r, key, began, err)
+		return v, false, err
+	}
+	r.Cancel()
+	l.cacheBreaker.succeeded(key, began)
+	l.refreshIfDue(ctx, s)
+	return s.Value, s.Found, nil
+}
+
+// refreshIfDue starts a refresh if the value of s will soon expire.
+func (l *Loader[V]) refreshIfDue(ctx context.Context, s *slots.Slot[V]) {
+	if s.Found && s.Left >= 0 && s.Left < l.refreshAhead {
+		l.refresh(ctx, s.Key, l.outagePause)
+	}
 }
 
 // isFinal reports whether an error of look ends a load: there is nothing else to try.

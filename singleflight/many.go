@@ -147,6 +147,7 @@ func (l *Loader[V]) readMany(ctx context.Context, keys []string, values map[stri
 	}
 	for _, s := range all {
 		if s.Found && s.Err == nil && !l.outdated.has(s.Key) {
+			l.refreshIfDue(ctx, s)
 			values[s.Key] = s.Value
 		}
 	}

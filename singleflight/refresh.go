@@ -16,7 +16,8 @@ const refreshRest = 100 * time.Millisecond
 
 // refresh loads key in the background, unless that is being done, here or in another process, or
 // this process refreshes as many keys as it may. Then a later miss starts it.
-func (l *Loader[V]) refresh(ctx context.Context, key string) {
+// afterFailure is how long it then leaves the key alone if the refresh fails.
+func (l *Loader[V]) refresh(ctx context.Context, key string, afterFailure time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w := l.work.get(key); l.refreshes >= l.maxRefreshes || w != nil && w.refreshing {
@@ -68,6 +69,7 @@ func (l *Loader[V]) refresh(ctx context.Context, key string) {
 		}
 		// The callers have been served, so the error is for the observer alone.
 		if _, err = l.loadWithLock(ctx, key, nil, time.Time{}, lease, err); err != nil {
+			rest = afterFailure
 			l.observeWork(ctx, RefreshFailed, key, began, err)
 		} else {
 			l.observeWork(ctx, Refreshed, key, began, nil)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/golockers/locker/internal/misuse"
@@ -17,6 +18,7 @@ import (
 type Config[V any] struct {
 	TTL, Stale time.Duration
 	TTLOf      func(V) time.Duration
+	Jitter     float64
 	Prefix     string
 	Marshal    func(V) ([]byte, error)
 	Unmarshal  func([]byte) (V, error)
@@ -61,17 +63,19 @@ func New[V any](adapter string, c Config[V], newStore func(prefix string, stale 
 			return v, err
 		}
 	}
-	err := CheckTimes(c.TTL, c.Stale, c.TTLOf != nil)
+	err := CheckTimes(c.TTL, c.Stale, c.TTLOf != nil, c.Jitter)
 	return Cache[V]{newStore(c.Prefix, c.Stale), adapter, c, err}
 }
 
 // CheckTimes returns what is wrong with the times of a CacheConfig.
-func CheckTimes(ttl, stale time.Duration, hasTTLOf bool) error {
+func CheckTimes(ttl, stale time.Duration, hasTTLOf bool, jitter float64) error {
 	switch {
 	case ttl < 0:
 		return misuse.New(fmt.Sprintf("CacheConfig.TTL is negative: %v", ttl))
 	case stale < 0:
 		return misuse.New(fmt.Sprintf("CacheConfig.Stale is negative: %v", stale))
+	case !(jitter >= 0 && jitter <= 1):
+		return misuse.New(fmt.Sprintf("CacheConfig.Jitter is not between 0 and 1: %v", jitter))
 	case ttl == 0 && !hasTTLOf:
 		return misuse.New("CacheConfig.TTL is 0 and TTLOf is nil")
 	}
@@ -166,7 +170,15 @@ func (c *Cache[V]) encode(v V) (b []byte, ttl time.Duration, err error) {
 	if b, err = c.config.Marshal(v); err != nil {
 		return nil, 0, fmt.Errorf("marshal: %w", err)
 	}
-	return b, ttl, nil
+	return b, Shorten(ttl, c.config.Jitter), nil
+}
+
+// Shorten returns a positive ttl, shortened by a random part of up to that fraction of it.
+func Shorten(ttl time.Duration, jitter float64) time.Duration {
+	if most := time.Duration(float64(ttl) * jitter); most > 0 {
+		ttl = max(ttl-rand.N(most), 1)
+	}
+	return ttl
 }
 
 // Ceil returns how many units d lasts, rounded up.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/bytecache"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/singleflight"
@@ -178,4 +180,33 @@ func TestLoadManyRequests(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, requests.n.Load()-before)
 	require.NoError(t, l.Close(t.Context()))
+}
+
+// Values that are stored together do not expire together, nor later than their ttl.
+func TestJitter(t *testing.T) {
+	onEach(t, config{TTL: time.Hour, Jitter: 0.5}, func(t *testing.T, c cache, _ *testserver.Server) {
+		lefts := make(map[time.Duration]bool)
+		for i := range 20 {
+			s := &slots.Slot[string]{Key: fmt.Sprint(i)}
+			require.NoError(t, c.Set(t.Context(), s.Key, "v"))
+			require.NoError(t, c.(slots.Keeper[string]).Look(t.Context(), s))
+			require.True(t, s.Found)
+			assert.LessOrEqual(t, s.Left, time.Hour)
+			assert.Greater(t, s.Left, 29*time.Minute)
+			lefts[s.Left.Truncate(10*time.Second)] = true
+		}
+		assert.Greater(t, len(lefts), 10)
+	})
+	for _, jitter := range []float64{-0.1, 1.1, math.NaN()} {
+		for _, b := range backends {
+			_, _, err := b.without(config{TTL: time.Hour, Jitter: jitter}).Get(t.Context(), "k")
+			assert.ErrorIs(t, err, locker.ErrInvalidLocker)
+			assert.ErrorContains(t, err, "Jitter")
+		}
+	}
+	for range 100 {
+		assert.Equal(t, time.Duration(1), bytecache.Shorten(1, 1))
+		assert.Positive(t, bytecache.Shorten(2, 1))
+		assert.Positive(t, bytecache.Shorten(math.MaxInt64, 1))
+	}
 }

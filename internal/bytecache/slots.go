@@ -17,7 +17,7 @@ func (c *Cache[V]) Look(ctx context.Context, all ...*slots.Slot[V]) error {
 	raw := make([]slots.Slot[[]byte], len(all))
 	asked := make([]*slots.Slot[[]byte], len(all))
 	for i, s := range all {
-		raw[i] = slots.Slot[[]byte]{Key: s.Key, Since: s.Since, Hold: s.Hold}
+		raw[i] = slots.Slot[[]byte]{Key: s.Key, Since: s.Since, Ahead: s.Ahead, Hold: s.Hold}
 		asked[i] = &raw[i]
 	}
 	if err := c.request(ctx, "look", asked, c.store.Look); err != nil {

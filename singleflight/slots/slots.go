@@ -33,13 +33,13 @@ type Keeper[V any] interface {
 type Slot[V any] struct {
 	Key string
 
-	// Asked of Look. A load that failed less than Since ago counts. If there is neither such a
-	// failure nor a value, and Hold is not 0, a load begins, unless one is under way. The cache may
-	// forget it after Hold.
-	Since, Hold time.Duration
+	// Asked of Look. A load that failed less than Since ago counts, if there is no value. If there
+	// is neither such a failure nor a value that lasts for Ahead, and Hold is not 0, a load begins,
+	// unless one is under way. The cache may forget it after Hold.
+	Since, Ahead, Hold time.Duration
 
-	// What Look found: at most one of a value that Get would return, a failure, and a version. A
-	// version is not 0.
+	// What Look found: a value that Get would return, a failure, or the version of the load, which is
+	// not 0. There are a value and a version if the value lasts for less than Ahead.
 	Found   bool
 	Value   V
 	Left    time.Duration // how long Get returns Value; negative: for as long as it is there
