@@ -33,6 +33,7 @@ type cacheBugs struct {
 	damagedStays                                            bool
 	putAlways, putInTwoSteps, versionsNeverEnd, deleteOnly  bool
 	setKeepsLoad, lookTakes, loadHidesStale, failureForever bool
+	loadHidesValue                                          bool
 	ignoresContext, hidesContextError, hidesErrors, doPanic bool
 }
 
@@ -116,10 +117,14 @@ func (f *cacheFake) begin(ctx context.Context, key string) (string, error) {
 	if err == nil && f.addr != "" {
 		err = f.echo(ctx)
 	}
+	return f.named(key), err
+}
+
+func (f *cacheFake) named(key string) string {
 	if f.name != nil {
 		key = f.name(key)
 	}
-	return key, err
+	return key
 }
 
 func (f *cacheFake) echo(ctx context.Context) (err error) {
@@ -290,7 +295,12 @@ func (f *cacheFake) Look(ctx context.Context, all ...*slots.Slot[string]) error 
 		v, ok, err := f.Get(ctx, s.Key)
 		if err != nil || ok {
 			s.Value, s.Found, s.Err = v, ok, err
-			continue
+			f.store.mu.Lock()
+			s.Left = time.Until(f.store.entries[f.named(s.Key)].fresh)
+			f.store.mu.Unlock()
+			if err != nil || s.Left >= s.Ahead {
+				continue
+			}
 		}
 		f.look(s)
 	}
@@ -300,15 +310,12 @@ func (f *cacheFake) Look(ctx context.Context, all ...*slots.Slot[string]) error 
 func (f *cacheFake) look(s *slots.Slot[string]) {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
-	key := s.Key
-	if f.name != nil {
-		key = f.name(key)
-	}
+	key := f.named(s.Key)
 	load := f.store.loads[key]
 	if load.version != 0 && !time.Now().Before(load.end) && !f.failureForever {
 		load = cacheFakeLoad{}
 	}
-	if age := time.Since(load.failedAt); load.failure != "" && (age < s.Since || f.failureForever) {
+	if age := time.Since(load.failedAt); !s.Found && load.failure != "" && (age < s.Since || f.failureForever) {
 		s.Failed, s.Failure, s.Age = true, load.failure, age
 		return
 	}
@@ -324,6 +331,9 @@ func (f *cacheFake) look(s *slots.Slot[string]) {
 		delete(f.store.entries, key)
 	}
 	s.Version = load.version
+	if f.loadHidesValue && s.Found {
+		s.Found = false
+	}
 }
 
 func (f *cacheFake) Put(ctx context.Context, all ...*slots.Slot[string]) error {

@@ -171,7 +171,7 @@ var cacheMutants = map[string]cacheMutant{
 	"delete leaves the load": {
 		bugs: cacheBugs{deleteOnly: true},
 		must: []string{"slots/deleted", "slots/beside-stale"},
-		may:  []string{"slots/overtaken"},
+		may:  []string{"slots/overtaken", "slots/ahead"},
 	},
 	"set leaves the load": {
 		bugs: cacheBugs{setKeepsLoad: true},
@@ -186,6 +186,11 @@ var cacheMutants = map[string]cacheMutant{
 	"a load hides what is stale": {
 		bugs: cacheBugs{loadHidesStale: true},
 		must: []string{"slots/beside-stale"},
+		may:  []string{"slots/ahead"},
+	},
+	"a load hides its value": {
+		bugs: cacheBugs{loadHidesValue: true},
+		must: []string{"slots/ahead"},
 	},
 	"a failure forever": {
 		bugs: cacheBugs{failureForever: true},

@@ -13,6 +13,7 @@ const (
 	cacheVersion = "So a value whose version is still the present one is not older than any change that was " +
 		"followed by a deletion."
 	cacheShared  = "Loads that begin before that share it."
+	cacheAhead   = "There are a value and a version if the value lasts for less than Ahead."
 	cacheFailure = "A load that failed less than Since ago counts."
 )
 
@@ -43,6 +44,10 @@ func cacheSlotChecks[V any]() []cacheCheck[V] {
 		{
 			name: "slots/beside-stale", rule: cacheVersion, needs: append(keeper, needsStale), run: checkSlotBesideStale[V],
 			cause: "a load that takes the place of the stale value",
+		},
+		{
+			name: "slots/ahead", rule: cacheAhead, needs: keeper, run: checkSlotAhead[V],
+			cause: "a value that is not returned while its load is under way",
 		},
 		{
 			name: "slots/failure", rule: cacheFailure, needs: keeper, run: checkSlotFailure[V],
@@ -138,6 +143,35 @@ func checkSlotBesideStale[V any](e *cacheEnv[V]) {
 	e.wantGone(key)
 }
 
+func checkSlotAhead[V any](e *cacheEnv[V]) {
+	e.open(longTTL, longTTL)
+	key := e.key()
+	e.a.set(key, e.value(0)).wantOK()
+	look := func(c *cacheClient[V], ahead, hold time.Duration, version bool) *slots.Slot[V] {
+		r := c.lookAt(&slots.Slot[V]{Key: key, Ahead: ahead, Hold: hold})
+		r.wantValue(e.value(0))
+		if (r.slot.Version != 0) != version {
+			e.fail(r, fmt.Sprintf("a version: %t", version))
+		}
+		if left := r.slot.Left; left > longTTL+e.config.Granularity || left < longTTL/2 {
+			e.fail(r, fmt.Sprintf("about %v left, not %v", longTTL, left))
+		}
+		return r.slot
+	}
+	look(e.b, longTTL/2, longTTL, false)
+	look(e.b, 2*longTTL, 0, false)
+	load := look(e.b, 2*longTTL, longTTL, true)
+	e.a.get(key).wantValue(e.value(0))
+	e.b.put(load, e.value(1)).wantOK()
+	e.a.get(key).wantValue(e.value(1))
+
+	e.a.set(key, e.value(0)).wantOK()
+	load = look(e.b, 2*longTTL, longTTL, true)
+	e.a.remove(key).wantOK()
+	e.b.put(load, e.value(1)).wantRefused()
+	e.a.get(key).wantNone()
+}
+
 func checkSlotFailure[V any](e *cacheEnv[V]) {
 	e.open(longTTL, 0)
 	const text = "it failed:\n no \"table\" é"
@@ -169,14 +203,17 @@ func checkSlotFailure[V any](e *cacheEnv[V]) {
 
 // look looks at key. The reply has a value or a failure.
 func (c *cacheClient[V]) look(key string, since, hold time.Duration) cacheReply[V] {
-	s := &slots.Slot[V]{Key: key, Since: since, Hold: hold}
+	return c.lookAt(&slots.Slot[V]{Key: key, Since: since, Hold: hold})
+}
+
+func (c *cacheClient[V]) lookAt(s *slots.Slot[V]) cacheReply[V] {
 	r := c.do(true, func(ctx context.Context) (V, bool, error) {
 		err := c.cache.(slots.Keeper[V]).Look(ctx, s)
 		if err == nil {
 			err = s.Err
 		}
 		return s.Value, s.Found, err
-	}, "Look(%s, since %v, hold %v)", c.e.describeKey(key), since, hold)
+	}, "Look(%s, since %v, ahead %v, hold %v)", c.e.describeKey(s.Key), s.Since, s.Ahead, s.Hold)
 	r.slot = s
 	if s.Failed {
 		r.text = s.Failure

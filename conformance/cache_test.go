@@ -102,7 +102,7 @@ func TestCacheRules(t *testing.T) {
 	words := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "//", " ")), " ")
 	for _, rule := range []string{
 		cacheGet, cacheSet, cacheAdd, cacheStale, cacheDelete, cacheDeleteNone, cacheContext,
-		cacheVersion, cacheShared, cacheFailure,
+		cacheVersion, cacheShared, cacheAhead, cacheFailure,
 	} {
 		assert.True(t, strings.Contains(words, strings.TrimSuffix(rule, ".")), rule)
 	}
