@@ -11,13 +11,14 @@ import (
 	"github.com/golockers/locker/internal/undo"
 )
 
-// Leases are the leases of several locks, sorted by key. See [LockAll].
+// Leases are the leases of several locks, sorted by key, one for each. See [LockAll].
 type Leases []*Lease
 
 // LockAll takes the locks of all keys, each for ttl, or none of them. It waits for one after the
 // other, in sorted order, so callers whose keys overlap do not deadlock. Meanwhile it keeps alive
 // the locks that it has taken, so when LockAll returns, each has about two thirds of its ttl
-// left, or more. An empty list is an error, and so is a duplicate key.
+// left, or more. A key that is named twice is taken once, since a list that is made from data often
+// names one twice, such as the accounts of a transfer. An empty list is an error.
 //
 // The other errors are those of [Lock]. After an error LockAll releases what it had taken, in the
 // background if that takes longer than half a second. That ends after 5 seconds, and what could not
@@ -50,14 +51,11 @@ func lockAll(ctx context.Context, op string, l Locker, keys []string, ttl time.D
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("locker: %s: no keys", op)
 	}
-	keys = slices.Sorted(slices.Values(keys))
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 	behind, _, _ := reveal(l)
-	for i, key := range keys {
+	for _, key := range keys {
 		err := checkKey(l, key)
-		switch {
-		case err == nil && i > 0 && key == keys[i-1]:
-			err = errors.New("duplicate key")
-		case err == nil && isCarried(ctx, behind, key, o.token):
+		if err == nil && isCarried(ctx, behind, key, o.token) {
 			err = ErrDeadlock
 		}
 		if err != nil {

@@ -292,6 +292,23 @@ func TestLockAll(t *testing.T) {
 		}
 		wg.Wait()
 	})
+	t.Run("a key that is named twice", func(t *testing.T) {
+		l := &fake{}
+		keys := []string{"b", "a", "b", "b"}
+		leases, err := locker.LockAll(t.Context(), l, keys, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, leases, 2)
+		assert.Equal(t, []string{"a", "b"}, []string{leases[0].Key(), leases[1].Key()})
+		assert.Equal(t, []string{"b", "a", "b", "b"}, keys, "the caller's list is changed")
+		require.NoError(t, leases.Unlock(t.Context()))
+		require.NoError(t, locker.DoAll(t.Context(), l, keys, time.Minute, func(ctx context.Context) error {
+			assert.True(t, !l.isFree("a") && !l.isFree("b"))
+			return nil
+		}))
+		acquired, _, released := l.counts()
+		assert.Equal(t, []int{4, 4}, []int{acquired, released})
+		assert.True(t, l.isFree("a") && l.isFree("b"))
+	})
 	t.Run("bad input", func(t *testing.T) {
 		l := &fake{}
 		ctx := t.Context()
@@ -301,7 +318,6 @@ func TestLockAll(t *testing.T) {
 			is   error
 		}{
 			{nil, `locker: %s: no keys`, nil},
-			{[]string{"b", "a", "b"}, `locker: %s "b": duplicate key`, nil},
 			{[]string{"b", ""}, `locker: %s "": invalid key: empty`, locker.ErrInvalidKey},
 		} {
 			_, err := locker.LockAll(ctx, l, c.keys, time.Minute)

@@ -13,10 +13,11 @@ import (
 // [ErrInvalidTTL] or [ErrInvalidToken].
 //
 // Any other error, from the backend or from ctx, means that the outcome is unknown. TryLock then
-// releases the lock in the background, for up to 5 seconds, in case the attempt took it after
-// all; if that fails too, the lock ends with its ttl. An answer that arrives after ttl has passed
-// counts as such an error. At most 256 of these cleanups run for a Locker at a time, and 4,096 in
-// the process; beyond that the lock is left to its ttl.
+// releases the lock in the background, until it is certain that the token does not hold it, for at
+// most ttl or a minute. If the backend does not answer for that long, the lock ends with its ttl, and
+// so it does beyond 256 of these cleanups for a Locker at a time and 4,096 in the process. An
+// Observer hears of both: see [NotCleanedUp]. An answer that arrives after ttl has passed counts as
+// such an error.
 //
 // ctx bounds the attempt, not the lease. If the backend hangs, TryLock may return up to one I/O
 // timeout of the client after ctx has ended, unless ctx's deadline is nearer than that timeout.

@@ -3,7 +3,6 @@ package locker
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +15,9 @@ import (
 // Observe is called by the goroutine that acquires, extends or unlocks, or by one in the
 // background for the keep-alive, a loss or a cleanup. That goroutine waits for it, so a slow
 // Observer slows locks down, and a panic of an Observer is a panic of that goroutine. If it panics
-// on Acquired, the lock is released in the background, unless it was resumed. Observe may call the
-// methods of a lease. Its ctx has the values of the caller's context, or in the background those of
-// the acquisition's, and may have ended.
+// on Acquired, there is no lease: Detached is reported, and the lock is released in the background
+// unless it was resumed. Observe may call the methods of a lease. Its ctx has the values of the
+// caller's context, or in the background those of the acquisition's, and may have ended.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
@@ -28,12 +27,12 @@ type Event struct {
 	Kind EventKind
 	Key  string
 
-	// Took is the time since the acquisition began, for Waiting, Acquired, Refused, Failed and
-	// CleanedUp, and the time since the lock was acquired for the others.
+	// Took is the time since the acquisition began, for Waiting, Acquired, Refused, Failed,
+	// CleanedUp and NotCleanedUp, and the time since the lock was acquired for the others.
 	Took time.Duration
 
-	// Err is the reason for Refused, Failed, ExtendFailed, Lost and UnlockFailed, and may be set
-	// for Waiting.
+	// Err is the reason for Refused, Failed, ExtendFailed, Lost, UnlockFailed and NotCleanedUp, and
+	// may be set for Waiting.
 	Err error
 
 	// Waiters is the change in the number of acquisitions that wait: 1 for Waiting, and -1 for the
@@ -92,12 +91,17 @@ const (
 	// refused; or to Acquired, if [WithRetry] made another attempt. It may be reported first. A
 	// cleanup that finds nothing is not reported.
 	CleanedUp
+
+	// NotCleanedUp means that an attempt of unknown outcome may have taken the lock, which then ends
+	// with its ttl: the backend has not answered its cleanup for as long as the ttl, a minute at
+	// most, or too many cleanups were under way already.
+	NotCleanedUp
 )
 
 var kindNames = [...]string{
 	Waiting: "waiting", Acquired: "acquired", Refused: "refused", Failed: "failed", Extended: "extended",
 	ExtendFailed: "extend failed", Lost: "lost", Unlocked: "unlocked", UnlockFailed: "unlock failed",
-	Detached: "detached", CleanedUp: "cleaned up",
+	Detached: "detached", CleanedUp: "cleaned up", NotCleanedUp: "not cleaned up",
 }
 
 // String returns the kind in words, such as "extend failed".
@@ -106,33 +110,6 @@ func (k EventKind) String() string {
 		return "unknown"
 	}
 	return kindNames[k]
-}
-
-// LogObserver returns an Observer that logs each event with its key, time and error: Failed,
-// ExtendFailed, Lost and UnlockFailed at level Warn, and the others at level Debug. A nil logger
-// means [slog.Default].
-func LogObserver(logger *slog.Logger) Observer { return logObserver{logger} }
-
-type logObserver struct{ logger *slog.Logger }
-
-func (o logObserver) Observe(ctx context.Context, e Event) {
-	logger, level := o.logger, slog.LevelDebug
-	if logger == nil {
-		logger = slog.Default()
-	}
-	switch e.Kind {
-	case Failed, ExtendFailed, Lost, UnlockFailed:
-		level = slog.LevelWarn
-	}
-	if !logger.Enabled(ctx, level) {
-		return
-	}
-	attrs := make([]slog.Attr, 2, 3)
-	attrs[0], attrs[1] = slog.String("key", e.Key), slog.Duration("took", e.Took)
-	if e.Err != nil {
-		attrs = append(attrs, slog.Any("err", e.Err))
-	}
-	logger.LogAttrs(ctx, level, "lock "+e.Kind.String(), attrs...)
 }
 
 // observation reports the events of one acquisition and its lease. It is also the context of the
@@ -210,7 +187,14 @@ func (o *observation) hold() {
 		o.conclude(nil, 0)
 	default:
 		o.held.Store(true)
+		returned := false
+		defer func() {
+			if !returned { // others may have counted the lease
+				o.report(o.Context, Detached, errObserver)
+			}
+		}()
 		o.conclude(nil, 1)
+		returned = true
 	}
 }
 
@@ -233,11 +217,15 @@ func (o *observation) endUnless(returned *bool) {
 	}
 }
 
-var errNoReturn = errors.New("the Locker panicked or called runtime.Goexit")
+var (
+	errNoReturn = errors.New("the Locker panicked or called runtime.Goexit")
+	errObserver = errors.New("the Observer panicked or called runtime.Goexit")
+)
 
-func (o *observation) cleanedUp() {
+// cleanup reports an event of a cleanup.
+func (o *observation) cleanup(kind EventKind, err error) {
 	if o != nil {
-		e := Event{Kind: CleanedUp, Key: o.key, Took: time.Since(o.began)}
+		e := Event{Kind: kind, Key: o.key, Took: time.Since(o.began), Err: err}
 		o.observer.Observe(o.background(), e)
 	}
 }

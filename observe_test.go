@@ -14,6 +14,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/internal/waithook"
 	"github.com/golockers/locker/memory"
 	"github.com/stretchr/testify/assert"
@@ -380,14 +381,174 @@ func TestLogObserver(t *testing.T) {
 	locker.LogObserver(nil).Observe(t.Context(), locker.Event{Kind: locker.Acquired, Key: "k"})
 }
 
+// An outage is a line at its begin, one a minute, and one at its end, however many locks there are.
+func TestLogObserverInAnOutage(t *testing.T) {
+	lines := func(t *testing.T, play func(t *testing.T, f *fake, l locker.Locker)) []string {
+		var out bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "key" || a.Key == "took" || a.Key == "err" || a.Key == "failures" {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		f := &fake{}
+		bubble(t, "", func(t *testing.T) { play(t, f, locker.Observed(f, locker.LogObserver(logger))) })
+		return strings.Split(strings.TrimSpace(out.String()), "\n")
+	}
+	fails := func(context.Context, string, time.Duration) (bool, error) { return false, errBackend }
+	take := func(t *testing.T, l locker.Locker, n int, ttl time.Duration) (leases []*locker.Lease) {
+		for i := range n {
+			lease, err := locker.TryLock(t.Context(), l, fmt.Sprint(i), ttl, locker.WithKeepAlive())
+			require.NoError(t, err)
+			leases = append(leases, lease)
+		}
+		return leases
+	}
+	t.Run("that ends", func(t *testing.T) {
+		assert.Equal(t, []string{
+			`level=WARN msg="lock extend failed"`,
+			`level=WARN msg="lock extensions still fail" since=1m0s`,
+			`level=WARN msg="lock extensions still fail" since=2m0s`,
+			`level=WARN msg="lock extensions no longer fail" since=2m30s`,
+			`level=WARN msg="lock extend failed"`,
+			`level=WARN msg="lock extensions no longer fail" since=10s`,
+		}, lines(t, func(t *testing.T, f *fake, l locker.Locker) {
+			direct := func(d time.Duration, f func(i int)) {
+				for began := time.Now(); time.Since(began) < d; time.Sleep(time.Second) {
+					for i := range 100 {
+						f(i)
+					}
+				}
+			}
+			extend := func(i int) { _, _ = l.Extend(t.Context(), fmt.Sprint(i), "t", time.Minute) }
+			f.extendBy(fails)
+			direct(150*time.Second, extend)
+			f.extendBy(nil)
+			direct(3*time.Second, func(i int) { _, _ = l.Acquire(t.Context(), fmt.Sprint(i), "t", time.Hour); extend(i) })
+			f.extendBy(fails)
+			direct(10*time.Second, extend)
+			direct(time.Second, func(i int) { _, _ = l.Release(t.Context(), fmt.Sprint(i), "t") })
+		}))
+	})
+	t.Run("in which leases are lost", func(t *testing.T) {
+		got := lines(t, func(t *testing.T, f *fake, l locker.Locker) {
+			take(t, l, 3, 30*time.Second)
+			f.extendBy(fails)
+			time.Sleep(time.Hour)
+		})
+		lost := `level=WARN msg="lock lost"`
+		require.Len(t, got, 5)
+		assert.Equal(t, []string{`level=WARN msg="lock extend failed"`, lost, lost, lost}, got[:4])
+		assert.Contains(t, got[4], `msg="lock extensions no longer fail" since=`)
+	})
+	t.Run("of locks that nobody extends any more", func(t *testing.T) {
+		got := lines(t, func(t *testing.T, f *fake, l locker.Locker) {
+			lease := take(t, l, 1, time.Hour)[0]
+			f.extendBy(fails)
+			_, _ = l.Extend(t.Context(), "forgotten", "t", time.Minute)
+			f.extendBy(nil)
+			time.Sleep(5 * time.Minute)
+			assert.NoError(t, lease.Extend(t.Context(), time.Hour))
+			assert.NoError(t, lease.Unlock(t.Context()))
+		})
+		require.Len(t, got, 2)
+		assert.Equal(t, `level=WARN msg="lock extensions no longer fail" since=5m0s`, got[1])
+	})
+}
+
+// A failure long after those of an outage of which nobody has heard the end begins another one.
+func TestLogObserverAfterAnOutage(t *testing.T) {
+	var out bytes.Buffer
+	o := locker.LogObserver(slog.New(slog.NewTextHandler(&out, nil)))
+	synctest.Test(t, func(t *testing.T) {
+		for range 2 {
+			o.Observe(t.Context(), locker.Event{Kind: locker.ExtendFailed, Key: "k", Err: errBackend})
+			time.Sleep(time.Hour)
+		}
+	})
+	assert.Equal(t, 2, strings.Count(out.String(), "lock extend failed"))
+}
+
+// A cleanup that ends uncertain, or never begins, is reported.
+func TestNotCleanedUp(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		j := &journal{}
+		f := &fake{onAcquire: func(context.Context, string, time.Duration) (bool, error) { return false, errBackend }}
+		f.onRelease = func(context.Context, string) (bool, error) { return false, errBackend }
+		l := locker.Observed(f, j)
+		for range undo.MaxPerOwner + 1 {
+			_, err := locker.TryLock(t.Context(), l, "k", time.Hour)
+			require.ErrorIs(t, err, errBackend)
+		}
+		assert.Len(t, j.errs(locker.NotCleanedUp), 1, "the one that is too much")
+		time.Sleep(time.Hour)
+		assert.Len(t, j.errs(locker.NotCleanedUp), undo.MaxPerOwner+1)
+	})
+}
+
+// An Observer that panics takes no event from others, and each lease that was counted is counted
+// again when there is none.
+func TestObserverPanics(t *testing.T) {
+	for kind, use := range map[locker.EventKind]func(t *testing.T, f *fake, l locker.Locker){
+		locker.Acquired: func(t *testing.T, f *fake, l locker.Locker) {
+			_, _ = locker.TryLock(t.Context(), l, "k", time.Minute)
+			assert.True(t, f.isFree("k"))
+		},
+		locker.Extended: func(t *testing.T, f *fake, l locker.Locker) {
+			_, _ = f.doAcquire(t.Context(), "k", "t", time.Minute)
+			lease, err := locker.Resume(t.Context(), l, "k", "t", time.Minute)
+			require.NoError(t, err)
+			defer lease.Detach()
+			_ = lease.Extend(t.Context(), time.Minute)
+		},
+		locker.Unlocked: func(t *testing.T, _ *fake, l locker.Locker) {
+			_ = locker.Do(t.Context(), l, "k", time.Minute, func(context.Context) error { return nil })
+		},
+		locker.Waiting: func(t *testing.T, f *fake, l locker.Locker) {
+			_, _ = f.doAcquire(t.Context(), "k", "t", time.Second)
+			_, _ = locker.Lock(t.Context(), l, "k", time.Minute)
+		},
+	} {
+		bubble(t, kind.String(), func(t *testing.T) {
+			counts, around, f := &tally{}, &tally{}, &fake{}
+			panics := &journal{use: func(_ context.Context, e locker.Event) {
+				if e.Kind == kind {
+					panic("boom")
+				}
+			}}
+			l := locker.Observed(locker.Observed(locker.Observed(f, around), panics), counts)
+			func() {
+				defer func() { assert.Equal(t, "boom", recover()) }()
+				use(t, f, l)
+			}()
+			time.Sleep(time.Hour)
+			assert.Zero(t, counts.now())
+			assert.Zero(t, around.now())
+		})
+	}
+	bubble(t, "on a resumed lock", func(t *testing.T) {
+		counts, f := &tally{}, &fake{}
+		panics := &journal{use: func(_ context.Context, e locker.Event) {
+			if e.Kind == locker.Acquired {
+				panic("boom")
+			}
+		}}
+		_, _ = f.doAcquire(t.Context(), "k", "t", time.Hour)
+		l := locker.Observed(locker.Observed(f, counts), panics)
+		assert.Panics(t, func() { _, _ = locker.Resume(t.Context(), l, "k", "t", time.Hour) })
+		assert.Zero(t, counts.now())
+		assert.True(t, f.isHeld("k", "t"), "the lock of another process")
+	})
+}
+
 func TestEventKindString(t *testing.T) {
 	seen := map[string]bool{}
-	for kind := locker.Waiting; kind <= locker.CleanedUp; kind++ {
+	for kind := locker.Waiting; kind <= locker.NotCleanedUp; kind++ {
 		assert.NotEmpty(t, kind.String())
 		assert.False(t, seen[kind.String()])
 		seen[kind.String()] = true
 	}
-	assert.Len(t, seen, 11)
+	assert.Len(t, seen, 12)
 	assert.Equal(t, "unknown", locker.EventKind(0).String())
-	assert.Equal(t, "unknown", (locker.CleanedUp + 1).String())
+	assert.Equal(t, "unknown", (locker.NotCleanedUp + 1).String())
 }

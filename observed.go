@@ -83,8 +83,8 @@ func (o *observed) UndoOwner() any { return o.Locker }
 type both [2]Observer
 
 func (b both) Observe(ctx context.Context, e Event) {
+	defer b[1].Observe(ctx, e) // even if the other one panics: it may be counting
 	b[0].Observe(ctx, e)
-	b[1].Observe(ctx, e)
 }
 
 func (o *observed) check() error {

@@ -186,11 +186,16 @@ func isInvalid(err error) bool {
 // way when the first Release arrives, so only one that reports true ends it.
 func (a *acquisition) cleanUp(ctx context.Context) {
 	l, key, token, obs := a.locker, a.key, a.token, a.obs
-	undo.Start(ctx, undo.Work{Owner: l, Window: a.ttl, Attempt: func(ctx context.Context) (bool, error) {
+	gaveUp := func(err error) { obs.cleanup(NotCleanedUp, err) }
+	if !undo.Start(ctx, undo.Work{Owner: l, Window: a.ttl, GaveUp: gaveUp, Attempt: func(ctx context.Context) (bool, error) {
 		released, err := l.Release(ctx, key, token)
 		if released {
-			obs.cleanedUp()
+			obs.cleanup(CleanedUp, nil)
 		}
 		return released, err
-	}})
+	}}) {
+		gaveUp(errTooMany)
+	}
 }
+
+var errTooMany = errors.New("too many cleanups are under way")
