@@ -3,6 +3,7 @@ package locker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 )
 
 // Observed returns a Locker that behaves as l does and reports to o what happens to its
-// acquisitions and leases. It implements the optional interfaces that l implements, and no
-// others.
+// acquisitions and leases. It has the methods of all optional interfaces; those that l lacks return
+// [errors.ErrUnsupported], and functions such as [CanFence] tell which these are.
 //
 // Any Locker can be observed, and an observed one can be wrapped. Over a cohort, o receives the
 // events of each caller; under it, those of the lock on the backend that the callers of a process
@@ -23,33 +24,30 @@ import (
 //
 // If l or o is nil, every operation fails.
 func Observed(l Locker, o Observer) Locker {
-	if inner := observedBy(l); inner != nil && o != nil {
+	if inner, ok := l.(*observed); ok && o != nil {
 		l, o = inner.Locker, both{inner.observer, o}
 	}
-	return forward(&observed{l, o})
+	return &observed{l, o}
 }
 
-// observed is embedded in every Locker that Observed returns.
 type observed struct {
 	Locker
 	observer Observer
 }
 
-// observation returns o. No type outside this package has this method: see observedBy.
-func (o *observed) observation() *observed { return o }
-
-func observedBy(l Locker) *observed {
-	if o, ok := l.(interface{ observation() *observed }); ok {
-		return o.observation()
-	}
-	return nil
-}
+var (
+	_ Waiter    = (*observed)(nil)
+	_ Watcher   = (*observed)(nil)
+	_ Fencer    = (*observed)(nil)
+	_ Inspector = (*observed)(nil)
+	_ Lister    = (*observed)(nil)
+)
 
 // reveal returns the Locker that l observes, or l itself, and the observer.
 func reveal(l Locker) (Locker, Observer, error) {
-	o := observedBy(l)
+	o, ok := l.(*observed)
 	switch {
-	case o == nil:
+	case !ok:
 		return l, nil, nil
 	case o.observer == nil:
 		return nil, nil, errNilObserver
@@ -75,6 +73,9 @@ func (o *observed) Around(l Locker) Locker { return Observed(l, o.observer) }
 
 // Behind returns the Locker that is observed.
 func (o *observed) Behind() Locker { return o.Locker }
+
+// Forwards implements what [CanWait] asks for.
+func (o *observed) Forwards(string) Locker { return o.Locker }
 
 // UndoOwner implements [undo.Part]: the functions of this package clean up on the Locker
 // behind.
@@ -155,26 +156,18 @@ func (o *observed) report(ctx context.Context, key string, ok bool, err error, y
 	o.observer.Observe(ctx, e)
 }
 
-// Each of these types has an optional method. Whether a Locker has such a method is visible from
-// outside, so forward needs a type for each combination.
-//
-//go:generate go run ./internal/genforward
-type (
-	waits    struct{ o *observed }
-	watches  struct{ o *observed }
-	fences   struct{ o *observed }
-	inspects struct{ o *observed }
-	lists    struct{ o *observed }
-)
-
-func (w waits) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
-	if err := w.o.check(); err != nil {
+func (o *observed) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if err := o.check(); err != nil {
 		return time.Time{}, err
 	}
-	waitCtx, obs := observe(ctx, w.o.observer, key)
+	w, ok := o.Locker.(Waiter)
+	if !ok {
+		return time.Time{}, o.lacks("Wait")
+	}
+	waitCtx, obs := observe(ctx, o.observer, key)
 	returned := false
 	defer obs.endUnless(&returned)
-	deadline, err := w.o.Locker.(Waiter).Wait(waitCtx, key, token, ttl)
+	deadline, err := w.Wait(waitCtx, key, token, ttl)
 	returned = true
 	if !errors.Is(err, errors.ErrUnsupported) {
 		obs.end(err)
@@ -182,30 +175,48 @@ func (w waits) Wait(ctx context.Context, key, token string, ttl time.Duration) (
 	return deadline, err
 }
 
-func (w watches) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
-	if err := w.o.check(); err != nil {
+func (o *observed) Watch(ctx context.Context, key string) (<-chan struct{}, error) {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
-	return w.o.Locker.(Watcher).Watch(ctx, key)
+	if w, ok := o.Locker.(Watcher); ok {
+		return w.Watch(ctx, key)
+	}
+	return nil, o.lacks("Watch")
 }
 
-func (f fences) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
-	if err := f.o.check(); err != nil {
+func (o *observed) Fence(ctx context.Context, key, token string) (uint64, bool, error) {
+	if err := o.check(); err != nil {
 		return 0, false, err
 	}
-	return f.o.Locker.(Fencer).Fence(ctx, key, token)
+	if f, ok := o.Locker.(Fencer); ok {
+		return f.Fence(ctx, key, token)
+	}
+	return 0, false, o.lacks("Fence")
 }
 
-func (i inspects) Inspect(ctx context.Context, key string) (Info, error) {
-	if err := i.o.check(); err != nil {
-		return Info{}, err
+func (o *observed) Inspect(ctx context.Context, key string) (Info, error) {
+	if err := o.check(); err != nil {
+		return Info{Key: key}, err
 	}
-	return i.o.Locker.(Inspector).Inspect(ctx, key)
+	if i, ok := o.Locker.(Inspector); ok {
+		return i.Inspect(ctx, key)
+	}
+	return Info{Key: key}, o.lacks("Inspect")
 }
 
-func (l lists) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
-	if err := l.o.check(); err != nil {
-		return func(yield func(Info, error) bool) { yield(Info{}, err) }
+func (o *observed) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	err := o.check()
+	if l, ok := o.Locker.(Lister); ok && err == nil {
+		return l.List(ctx, prefix)
 	}
-	return l.o.Locker.(Lister).List(ctx, prefix)
+	if err == nil {
+		err = o.lacks("List")
+	}
+	return func(yield func(Info, error) bool) { yield(Info{}, err) }
+}
+
+// lacks returns the error of an optional method that the Locker behind does not have.
+func (o *observed) lacks(method string) error {
+	return fmt.Errorf("%T has no method %s: %w", o.Locker, method, errors.ErrUnsupported)
 }

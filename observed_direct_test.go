@@ -193,18 +193,16 @@ func TestObservedBadInput(t *testing.T) {
 		assert.EqualError(t, err, want)
 		_, err = l.Release(ctx, "k", "t")
 		assert.EqualError(t, err, want)
-		if w, ok := l.(locker.Waiter); ok {
-			_, err = w.Wait(ctx, "k", "t", time.Minute)
+		_, err = l.(locker.Waiter).Wait(ctx, "k", "t", time.Minute)
+		assert.EqualError(t, err, want)
+		_, err = l.(locker.Watcher).Watch(ctx, "k")
+		assert.EqualError(t, err, want)
+		_, _, err = l.(locker.Fencer).Fence(ctx, "k", "t")
+		assert.EqualError(t, err, want)
+		_, err = locker.Break(ctx, l, "k")
+		assert.EqualError(t, err, `locker: break "k": `+want)
+		for _, err := range l.(locker.Lister).List(ctx, "") {
 			assert.EqualError(t, err, want)
-			_, err = l.(locker.Watcher).Watch(ctx, "k")
-			assert.EqualError(t, err, want)
-			_, _, err = l.(locker.Fencer).Fence(ctx, "k", "t")
-			assert.EqualError(t, err, want)
-			_, err = locker.Break(ctx, l, "k")
-			assert.EqualError(t, err, `locker: break "k": `+want)
-			for _, err := range l.(locker.Lister).List(ctx, "") {
-				assert.EqualError(t, err, want)
-			}
 		}
 		waitCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()

@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"iter"
 	"runtime"
 	"testing"
 	"time"
@@ -10,54 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// everything has every optional interface.
-type everything struct{ Locker }
-
-func (everything) Wait(context.Context, string, string, time.Duration) (time.Time, error) {
-	return time.Time{}, nil
-}
-func (everything) Watch(context.Context, string) (<-chan struct{}, error) { return nil, nil }
-func (everything) Fence(context.Context, string, string) (n uint64, ok bool, _ error) {
-	return 0, true, nil
-}
-
-func (everything) Inspect(context.Context, string) (Info, error)       { return Info{}, nil }
-func (everything) List(context.Context, string) iter.Seq2[Info, error] { return nil }
-
-type nopObserver struct{}
-
-func (nopObserver) Observe(context.Context, Event) {}
-
-// An observed Locker has the optional interfaces of the one behind it, and no others.
-func TestForward(t *testing.T) {
-	for want := range 1 << optionalInterfaces {
-		l := withOptional(&observed{everything{}, nopObserver{}}, want)
-		assert.Equal(t, want, optional(l), "the test's own")
-		assert.Equal(t, want, optional(forward(&observed{l, nopObserver{}})))
-	}
-}
-
-const optionalInterfaces = 5
-
-// optional is a set of the optional interfaces that l has, in the order of forward.
-func optional(l Locker) (set int) {
-	for i, has := range [optionalInterfaces]func() bool{
-		func() bool { _, ok := l.(Waiter); return ok },
-		func() bool { _, ok := l.(Watcher); return ok },
-		func() bool { _, ok := l.(Fencer); return ok },
-		func() bool { _, ok := l.(Inspector); return ok },
-		func() bool { _, ok := l.(Lister); return ok },
-	} {
-		if has() {
-			set |= 1 << i
-		}
-	}
-	return set
-}
-
 // A lease forgets the contexts that are no longer needed.
 func TestContextsAreUnbound(t *testing.T) {
-	lease := newLease(t.Context(), nil, everything{}, "k", "t", time.Hour, time.Now().Add(time.Hour), options{})
+	lease := newLease(t.Context(), nil, unreleased{}, "k", "t", time.Hour, time.Now().Add(time.Hour), options{})
 	_, first := lease.Context(t.Context())
 	_, second := lease.Context(t.Context())
 	assert.Len(t, lease.rare.contexts, 2)

@@ -155,7 +155,7 @@ func (r *record) nextRest() time.Duration {
 	r.skipped = 0
 	r.alone++ // unless the drive is refused
 	d := polledRest
-	if _, watches := r.locker.inner.(locker.Watcher); watches && !r.unwatched {
+	if !r.unwatched && locker.CanWatch(r.locker.inner) {
 		d = watchedRest
 	}
 	return d/2 + rand.N(d/2)

@@ -81,7 +81,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 // listed inspects it.
 func (l *Locker) listed(ctx context.Context, info locker.Info) (locker.Info, error) {
 	now, isPast := l.translate(info)
-	if _, ok := l.inner.(locker.Inspector); isPast && ok {
+	if isPast && locker.CanInspect(l.inner) {
 		return l.Inspect(ctx, info.Key)
 	}
 	return now, nil
@@ -118,7 +118,7 @@ func (l *Locker) translate(info locker.Info) (_ locker.Info, isPast bool) {
 		for w := r.first; w != nil; w = w.next {
 			info.Waiters++
 		}
-		if _, ok := l.inner.(locker.Waiter); ok && r.driving && r.first != nil && r.abandon != nil {
+		if locker.CanWait(l.inner) && r.driving && r.first != nil && r.abandon != nil {
 			info.Waiters-- // the drive waits in the backend's queue
 		}
 	}

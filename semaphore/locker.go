@@ -183,6 +183,14 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 	return fence, ok, err
 }
 
+// Forwards implements what [locker.CanFence] asks for.
+func (l *Locker) Forwards(method string) locker.Locker {
+	if method == "Fence" {
+		return l.inner
+	}
+	return nil
+}
+
 // with calls use for the permit that token holds. If that permit is not known, it calls use for
 // each permit until a call reports true. If none does, any error leaves the outcome unknown, so
 // with returns the first one. After an error it stops when ctx has ended.

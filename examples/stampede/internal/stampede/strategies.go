@@ -76,7 +76,7 @@ func inProcess(s service) load {
 // backend that keeps no queue, a release wakes all waiters and all but one are refused, so there one
 // caller of each process waits for the others.
 func lockOnly(s service) load {
-	if _, ok := s.locker.(locker.Waiter); !ok {
+	if !locker.CanWait(s.locker) {
 		s.locker = cohort.New(s.locker)
 	}
 	return func(ctx context.Context) (string, error) {
