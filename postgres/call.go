@@ -57,6 +57,9 @@ func call[T any](ctx context.Context, l *Locker, token string, do func(*request)
 	}
 	return inflight.Do(ctx, &l.calls, token, timeout, func() (T, error) {
 		conn, err := l.pool.Acquire(ctx)
+		if isClosed(err) {
+			l.close()
+		}
 		if err != nil {
 			return zero, err
 		}
@@ -69,6 +72,15 @@ func call[T any](ctx context.Context, l *Locker, token string, do func(*request)
 		}
 		return v, l.explain(err)
 	})
+}
+
+// close is called when the pool is closed. It ends the connection that listens, so that the server
+// sees that nobody waits here any more.
+func (l *Locker) close() {
+	l.closed.Store(true)
+	if c := l.self.Load(); c != nil {
+		c.Close()
+	}
 }
 
 // exec runs a statement and returns how many rows it has changed.

@@ -53,18 +53,23 @@ func joins(t *testing.T, l *Locker, key, token string) func() (bool, error) {
 	require.NoError(t, err)
 	w := &waiter{l: l, key: key, token: token, ttl: us}
 	return func() (bool, error) {
-		p, err := w.join(t.Context())
-		return p.mine, err
+		s, err := w.join(t.Context(), &place{})
+		return s.mine, err
 	}
+}
+
+// joinArgs are the arguments of a request for a place by a process of its own.
+func joinArgs(t *testing.T, key, token string, ttl time.Duration) []any {
+	us, err := microsecondsOf(ttl)
+	require.NoError(t, err)
+	return []any{[]byte(key), []byte(token), us, "process of " + token + "/1", []string(nil), (*int32)(nil), (*int64)(nil)}
 }
 
 func TestReleaseAfterAJoin(t *testing.T) {
 	t.Parallel()
 	l := New(newPool(t, newServer(t).Addr))
 	acquire(t, l, "k", "a", time.Hour)
-	us, err := microsecondsOf(time.Hour)
-	require.NoError(t, err)
-	join := []any{[]byte("k"), []byte("b"), us, (*int32)(nil), (*time.Time)(nil), "nonce"}
+	join := joinArgs(t, "k", "b", time.Hour)
 	released, _ := overtake(t, l, l.sql.join, join, func() (bool, error) {
 		return l.Release(t.Context(), "k", "a")
 	})
@@ -78,15 +83,13 @@ func TestJoinAfterAnotherAndARelease(t *testing.T) {
 	t.Parallel()
 	l := New(newPool(t, newServer(t).Addr))
 	acquire(t, l, "k", "a", time.Hour)
-	us, err := microsecondsOf(time.Hour)
-	require.NoError(t, err)
-	join := []any{[]byte("k"), []byte("b"), us, (*int32)(nil), (*time.Time)(nil), "nonce"}
+	join := joinArgs(t, "k", "b", time.Hour)
 	ok, _ := overtake(t, l, l.sql.join, join, joins(t, l, "k", "c"))
 	require.False(t, ok)
 	info, err := l.Inspect(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, 2, info.Waiters, "a place is lost")
-	ok, _ = overtake(t, l, l.sql.release, []any{[]byte("k"), []byte("a")}, joins(t, l, "k", "d"))
+	ok, _ = overtake(t, l, l.sql.release, []any{[]byte("k"), []byte("a")}, joins(t, New(l.pool), "k", "d"))
 	require.False(t, ok)
 	info, err = l.Inspect(t.Context(), "k")
 	require.NoError(t, err)
@@ -102,11 +105,9 @@ func TestJoinAfterAnotherAndARelease(t *testing.T) {
 func TestJoinShortensNothing(t *testing.T) {
 	t.Parallel()
 	l := New(newPool(t, newServer(t).Addr))
-	us, err := microsecondsOf(time.Minute)
-	require.NoError(t, err)
 	acquire(t, l, "k", "a", time.Hour)
 	left := func() time.Duration {
-		_, err := l.pool.Exec(t.Context(), l.sql.join, []byte("k"), []byte("a"), us, (*int32)(nil), (*time.Time)(nil), "nonce")
+		_, err := l.pool.Exec(t.Context(), l.sql.join, joinArgs(t, "k", "a", time.Minute)...)
 		require.NoError(t, err)
 		info, err := l.Inspect(t.Context(), "k")
 		require.NoError(t, err)

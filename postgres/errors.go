@@ -22,6 +22,9 @@ const (
 	readOnly             = "25006"
 	noPrepared           = "26000"
 	duplicatePrepared    = "42P05"
+	duplicateTable       = "42P07"
+	duplicateObject      = "42710"
+	uniqueViolation      = "23505"
 )
 
 func codeOf(err error) string {
@@ -33,15 +36,28 @@ func codeOf(err error) string {
 }
 
 // isRefused reports whether err is the server's answer to a statement. An error that ends the session
-// is none: an administrator or a shutdown did that, perhaps after the statement took effect.
+// is none: an administrator or a shutdown did that, perhaps after the statement took effect. Nor is
+// one of a connection that was not made, or of a pooler that has lost its own.
 func isRefused(err error) bool {
+	if errors.As(err, new(*pgconn.ConnectError)) {
+		return false
+	}
 	code := codeOf(err)
-	return code != "" && !strings.HasPrefix(code, "57P")
+	return code != "" && !strings.HasPrefix(code, "57P") && !strings.HasPrefix(code, "08")
 }
 
 // isUnserializable reports whether a statement did nothing because the row changed under it. That
 // happens when transactions are repeatable read or serializable by default.
 func isUnserializable(err error) bool { return codeOf(err) == serializationFailure }
+
+// isDuplicate reports whether a statement created what another one has just created.
+func isDuplicate(err error) bool {
+	switch codeOf(err) {
+	case duplicateTable, duplicateObject, uniqueViolation:
+		return true
+	}
+	return false
+}
 
 // explain adds what to do about an error.
 func (l *Locker) explain(err error) error {

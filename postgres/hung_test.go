@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/golockers/locker"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 )
@@ -27,8 +26,8 @@ func TestHolderVanishesAndTheFirstHangs(t *testing.T) {
 	} {
 		l := New(newPool(t, s.Addr))
 		acquire(t, l, name, "a", time.Second)
-		_, err = hung.Exec(t.Context(), `UPDATE locker_locks SET queue_token = '{hung}', queue_ttl = '{1 hour}',
-			queue_pid = ARRAY[pid], queue_start = ARRAY[backend_start]
+		_, err = hung.Exec(t.Context(), `UPDATE locker_locks SET queue = jsonb_build_array(jsonb_build_object(
+			'nonce', 'hung/1', 'token', 'hung', 'ttl', 3600000000, 'pid', pid, 'start', (extract(epoch FROM backend_start) * 1000000)::bigint))
 			FROM pg_stat_activity WHERE pid = pg_backend_pid() AND key = $1`, []byte(name))
 		require.NoError(t, err)
 		took := make(chan error, 1)
@@ -49,51 +48,6 @@ func TestHolderVanishesAndTheFirstHangs(t *testing.T) {
 			t.Fatalf("%s: the lock is free and left to a waiter that does not take it", name)
 		}
 	}
-}
-
-// While a ghost is made to leave the queue, its owner takes the lock.
-func TestTokenOfAGhostIsUsedAgain(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	l, admin := New(newPool(t, s.Addr)), newPool(t, s.Addr)
-	acquire(t, l, "k", "a", time.Hour)
-	_, err := admin.Exec(t.Context(), `UPDATE locker_locks SET token = '', queue_token = '{t}', queue_ttl = '{1 hour}',
-		queue_pid = '{1}', queue_start = '{2000-01-01}'`)
-	require.NoError(t, err)
-	end := hold(t, admin, "k")
-	blocked := func() (n int) {
-		require.NoError(t, admin.QueryRow(t.Context(),
-			"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").Scan(&n))
-		return n
-	}
-	l.ghosts.add(&ghost{key: "k", token: "t"})
-	l.ghosts.granted(nameOf("k", "t"))
-	require.Eventually(t, func() bool { return blocked() == 1 }, long, time.Millisecond)
-	acquired := make(chan error, 1)
-	go func() {
-		ok, err := l.Acquire(t.Context(), "k", "t", time.Hour)
-		if err == nil && !ok {
-			err = locker.ErrHeld
-		}
-		acquired <- err
-	}()
-	// It must wait for the ghost, so it does not come to the server now.
-	for range 100 {
-		if blocked() > 1 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	end()
-	require.NoError(t, <-acquired)
-	require.Eventually(t, func() bool {
-		l.ghosts.mu.Lock()
-		defer l.ghosts.mu.Unlock()
-		return l.ghosts.workers == 0
-	}, long, time.Millisecond)
-	info, err := l.Inspect(t.Context(), "k")
-	require.NoError(t, err)
-	require.Equal(t, "t", info.Token, "the ghost has released what its owner took")
 }
 
 // A request for a place that fails because the pool's connections have ended is made again.
@@ -125,7 +79,7 @@ func TestWaitOverKilledBackends(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // it has asked for a place in the name of the new one
 		var listed bool
-		err := a.pool.QueryRow(t.Context(), "SELECT queue_pid[1] = $1 FROM locker_locks", b.listens()).Scan(&listed)
+		err := a.pool.QueryRow(t.Context(), "SELECT (queue->0->>'pid')::int = $1 FROM locker_locks", b.listens()).Scan(&listed)
 		return err == nil && listed && b.listens() != listens || len(done) > 0
 	}, long, time.Millisecond)
 	require.Eventually(t, func() bool { // its own pool's may be killed as well

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/hex"
 	"iter"
 	"math"
 	"time"
@@ -10,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
-// request. Waiters whose process has gone are counted until the queue passes them over. Inspect and
+// Inspect reports who holds the lock of key, for how long, and how many processes wait in the queue,
+// in one request. Those that have gone are counted until the queue passes them over. Inspect and
 // List are the only operations that also work on a standby, which may lag. [locker.Break] returns
 // an error there and changes nothing. The error is [locker.ErrNotHeld] if the standby does not know
 // the lock.
@@ -43,16 +44,19 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 func (l *Locker) infos(ctx context.Context, sql, key string) ([]locker.Info, error) {
 	return call(ctx, l, "", func(r *request) (found []locker.Info, err error) {
 		err = r.query(func(rows pgx.Rows) error {
-			var key, token []byte
+			var names [2]string
 			var left int64
 			var waiters int
-			if err := rows.Scan(&key, &token, &left, &waiters); err != nil {
-				return err
+			err := rows.Scan(&names[0], &names[1], &left, &waiters)
+			for i := range names {
+				if err == nil {
+					var name []byte
+					name, err = hex.DecodeString(names[i])
+					names[i] = string(name)
+				}
 			}
-			found = append(found, locker.Info{
-				Key: string(key), Token: string(token), TTL: fromMicroseconds(left), Waiters: waiters,
-			})
-			return nil
+			found = append(found, locker.Info{Key: names[0], Token: names[1], TTL: fromMicroseconds(left), Waiters: waiters})
+			return err
 		}, sql, []byte(key))
 		return found, err
 	})

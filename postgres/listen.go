@@ -22,12 +22,6 @@ const (
 	markAgain = 20 * time.Second // marks are made again
 )
 
-// backend is a session as other sessions see it.
-type backend struct {
-	pid   int32
-	start time.Time
-}
-
 // listener is a connection that listens to the channel of a table, as a hub needs it. The hub's
 // channels are one for each key that is watched, which is marked on the server, and one for all
 // waiters, who only learn from the hub that messages may have been missed.
@@ -37,7 +31,10 @@ type backend struct {
 type listener struct {
 	l    *Locker
 	conn *pgx.Conn
-	self backend
+
+	// The session, as other sessions see it:
+	pid   int32
+	start *int64 // when it began, in microseconds since 1970; nil if it has changed its role
 
 	asked []listenerRequest // since the last Flush
 
@@ -68,6 +65,9 @@ func watchChannel(key string) string {
 
 // listen makes a connection beside the pool's, so that waiting takes none from the pool's users.
 func (l *Locker) listen(ctx context.Context, _ string) (pubsub.Conn, error) {
+	if l.closed.Load() {
+		return nil, pubsub.ErrClosed
+	}
 	settings := l.pool.Config()
 	config := settings.ConnConfig
 	config.OnNotification = nil // pgx's own keeps notifications for us
@@ -85,9 +85,16 @@ func (l *Locker) listen(ctx context.Context, _ string) (pubsub.Conn, error) {
 		c.Close()
 		return nil, l.explain(err)
 	}
-	l.self.Store(&c.self)
-	l.ghosts.leaveAll()
+	l.self.Store(c)
 	return c, nil
+}
+
+// args returns the session as arguments of a statement, or nils.
+func (c *listener) args() (pid *int32, start *int64) {
+	if c == nil {
+		return nil, nil
+	}
+	return &c.pid, c.start
 }
 
 func (c *listener) begin(ctx context.Context, after func(context.Context, *pgx.Conn) error) error {
@@ -96,19 +103,18 @@ func (c *listener) begin(ctx context.Context, after func(context.Context, *pgx.C
 			return err
 		}
 	}
-	var table uint32
-	err := c.conn.QueryRow(ctx, c.l.sql.describe, pgx.QueryExecModeExec, c.l.table).
-		Scan(&table, &c.self.pid, &c.self.start)
+	var watchers string
+	err := c.conn.QueryRow(ctx, c.l.sql.describe, pgx.QueryExecModeExec, c.l.table).Scan(&watchers, &c.pid, &c.start)
 	if err != nil {
 		return err
 	}
-	if uint32(c.self.pid) != c.conn.PgConn().PID() {
+	if uint32(c.pid) != c.conn.PgConn().PID() {
 		return errPooler
 	}
 	for _, sql := range []string{
 		"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
-		fmt.Sprintf(`LISTEN "locker/%d"`, table),
-		fmt.Sprintf(`LISTEN "locker/%d/%s"`, table, c.l.name),
+		fmt.Sprintf("LISTEN %q", watchers),
+		fmt.Sprintf("LISTEN %q", "locker/"+c.l.name),
 	} {
 		if _, err := c.conn.Exec(ctx, sql, pgx.QueryExecModeExec); err != nil {
 			return err
@@ -138,7 +144,7 @@ func (c *listener) Flush() error {
 }
 
 func (c *listener) Close() error {
-	c.l.self.CompareAndSwap(&c.self, nil)
+	c.l.self.CompareAndSwap(c, nil)
 	return c.conn.PgConn().Conn().Close()
 }
 
@@ -151,7 +157,7 @@ func (c *listener) Receive() (pubsub.Event, error) {
 			return e, nil
 		}
 		if err := c.work(); err != nil {
-			c.l.self.CompareAndSwap(&c.self, nil)
+			c.l.self.CompareAndSwap(c, nil)
 			return pubsub.Event{}, err
 		}
 	}
@@ -263,69 +269,27 @@ func (c *listener) exchange(marks [][]byte, ping bool) error {
 }
 
 // hear turns a notification into a message. Any user can send a notification, so it is a hint
-// unless it contains a waiter's nonce.
+// unless it contains a nonce, which only the table has until the lock is handed over. If nobody here
+// waits for that any more, the lock is passed on.
 func (c *listener) hear(payload string) {
 	kind, rest, _ := strings.Cut(payload, " ")
 	switch kind {
 	case "free":
 		c.events = append(c.events, pubsub.Event{Kind: pubsub.Message, Channel: watchPrefix + rest})
 	case "granted":
-		name, nonce := cutLast(rest)
-		if !c.l.ghosts.granted(nonce) && !c.l.waiting.tell(name, news{look: true, nonce: nonce}) {
-			c.l.ghosts.granted(name)
+		key, nonce, _ := strings.Cut(rest, " ")
+		if name, err := base64.StdEncoding.DecodeString(key); err == nil && strings.HasPrefix(nonce, c.l.name+"/") {
+			if p := c.l.places.get(string(name)); p == nil || !p.granted(nonce) {
+				c.l.undo(context.Background(), string(name), []string{nonce}, true) // nobody is left
+			}
 		}
 	case "head":
-		name, us := cutLast(rest)
-		if n, err := strconv.ParseInt(us, 10, 64); err == nil && n > 0 {
-			c.l.waiting.tell(name, news{left: fromMicroseconds(n)})
+		key, us, _ := strings.Cut(rest, " ")
+		name, err := base64.StdEncoding.DecodeString(key)
+		if n, bad := strconv.ParseInt(us, 10, 64); err == nil && bad == nil && n > 0 {
+			if p := c.l.places.get(string(name)); p != nil {
+				p.head(fromMicroseconds(n))
+			}
 		}
 	}
-}
-
-// cutLast cuts s around its last space.
-func cutLast(s string) (before, after string) {
-	i := strings.LastIndexByte(s, ' ')
-	return s[:max(i, 0)], s[i+1:]
-}
-
-// nameOf is what messages call a token that waits for a key.
-func nameOf(key, token string) string {
-	return base64.StdEncoding.EncodeToString([]byte(key)) + " " + base64.StdEncoding.EncodeToString([]byte(token))
-}
-
-// waiters are those of a Locker, by name.
-type waiters struct {
-	mu sync.Mutex
-	m  map[string]*waiter
-}
-
-func (ws *waiters) add(name string, w *waiter) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if ws.m == nil {
-		ws.m = make(map[string]*waiter)
-	}
-	ws.m[name] = w
-}
-
-func (ws *waiters) remove(name string, w *waiter) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if ws.m[name] == w {
-		delete(ws.m, name)
-	}
-	if len(ws.m) == 0 {
-		ws.m = nil // also frees what a peak has left
-	}
-}
-
-// tell gives the news to the waiter of that name, and reports whether there is one.
-func (ws *waiters) tell(name string, n news) bool {
-	ws.mu.Lock()
-	w := ws.m[name]
-	ws.mu.Unlock()
-	if w != nil {
-		w.tell(n)
-	}
-	return w != nil
 }

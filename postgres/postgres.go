@@ -68,6 +68,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/line"
 	"github.com/golockers/locker/internal/misuse"
 	"github.com/golockers/locker/internal/pubsub"
 	"github.com/jackc/pgx/v5"
@@ -86,7 +87,7 @@ type Locker struct {
 	isPrepared bool
 	mode       pgx.QueryExecMode // of statements that are not prepared
 	err        error             // that every operation returns
-	name       string            // of the process, in channels and nonces
+	name       string            // of the Locker, in channels and nonces
 	calls      inflight.Calls
 
 	start time.Time
@@ -94,12 +95,15 @@ type Locker struct {
 
 	windows windows
 
-	path   atomic.Int32            // what is between this process and the server
-	hub    *pubsub.Hub             // of those who wait and watch
-	self   atomic.Pointer[backend] // of the hub's connection; nil: there is none
-	ghosts ghosts
+	path atomic.Int32             // what is between this process and the server
+	hub  *pubsub.Hub              // of those who wait and watch
+	self atomic.Pointer[listener] // the hub's connection; nil: there is none
 
-	waiting waiters
+	lines  line.Lines[string, standing] // by key
+	places places
+	nonces atomic.Int64 // the number of the last
+	leaves chan struct{}
+	closed atomic.Bool // the pool is known to be
 }
 
 var (
@@ -159,8 +163,7 @@ func complete(opts []Option) (o options, id pgx.Identifier, err error) {
 // its connections, and then the holder of a lock cannot release it. In that case give the Locker a
 // pool of its own.
 func New(pool *pgxpool.Pool, opts ...Option) *Locker {
-	l := &Locker{pool: pool, name: rand.Text(), start: time.Now()}
-	l.ghosts.l = l
+	l := &Locker{pool: pool, name: rand.Text(), start: time.Now(), leaves: make(chan struct{}, maxLeaves)}
 	o, id, err := complete(opts)
 	switch {
 	case err != nil:
@@ -198,7 +201,6 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 	if err != nil {
 		return false, err
 	}
-	l.ghosts.forget(key, token)
 	acquired, err = l.change(ctx, l.sql.acquire, key, token, us)
 	if err == nil {
 		l.sweepLocksLater()

@@ -46,14 +46,8 @@ const schema = `CREATE TABLE IF NOT EXISTS {table} (
 	expires timestamptz NOT NULL,        -- when the lock ends, or was released
 	fence   bigint NOT NULL DEFAULT 0,   -- the last fencing number
 	watched timestamptz,                 -- until then, releases tell the watchers
-	-- The queue: what waiters have asked for, the backends that show whether they are alive, and
-	-- how they know that a message about a grant is true.
-	queue_token bytea[],
-	queue_ttl   interval[],
-	queue_pid   int[],
-	queue_start timestamptz[],
-	queue_nonce text[],
-	granted     text                     -- the nonce of the waiter that was last handed the lock
+	granted text,                        -- the nonce of the waiter that was last handed the lock
+	queue   jsonb                        -- a place for each process that waits; NULL: none does
 ) WITH (fillfactor = 50)`
 
 // Schema returns the statement that creates the table of locks unless it exists, for migrations.
@@ -77,25 +71,25 @@ func EnsureSchema(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error
 	return ensure(ctx, pool, id, schema)
 }
 
-// ensure creates a table unless it exists.
+// ensure creates a table unless it exists. It takes no transaction, which a pooler may not allow.
 func ensure(ctx context.Context, pool *pgxpool.Pool, id pgx.Identifier, schema string) error {
 	if pool == nil {
 		return errNoPool
 	}
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		// CREATE TABLE IF NOT EXISTS fails if another session creates the table at the same time,
-		// and without the right to create one even if the table exists.
-		const isThere = `SELECT to_regclass($1) IS NOT NULL, pg_advisory_xact_lock($2)::text`
-		var exists bool
-		var locked string
-		const lockID = 0x6c6f636b6572 // "locker"
-		err := tx.QueryRow(ctx, isThere, pgx.QueryExecModeExec, id.Sanitize(), int64(lockID)).Scan(&exists, &locked)
-		if err != nil || exists {
-			return err
+	exists := func() (exists bool, err error) {
+		err = pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.QueryExecModeExec, id.Sanitize()).Scan(&exists)
+		return exists, err
+	}
+	// Without the right to create a table, CREATE TABLE IF NOT EXISTS fails even if it exists.
+	there, err := exists()
+	if err == nil && !there {
+		// This fails if another session creates the table at the same time, after that has ended.
+		if _, err = pool.Exec(ctx, inTable(id, schema), pgx.QueryExecModeExec); isDuplicate(err) {
+			if there, again := exists(); there || again != nil {
+				err = again
+			}
 		}
-		_, err = tx.Exec(ctx, inTable(id, schema), pgx.QueryExecModeExec)
-		return err
-	})
+	}
 	if err != nil {
 		return fmt.Errorf("postgres: create the table %s: %w", id.Sanitize(), err)
 	}

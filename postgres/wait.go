@@ -2,24 +2,24 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
-	"sync"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/pubsub"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/internal/waithook"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const (
-	lookAgain  = 5 * time.Second       // a waiter looks at least this often,
+	lookAgain  = 5 * time.Second       // the first of a line looks at least this often,
 	lookOften  = 50 * time.Millisecond // and this often if it cannot hear of its turn
-	stagger    = 20 * time.Millisecond // between the looks of waiters after the lock has expired
+	stagger    = 20 * time.Millisecond // between the looks of processes after the lock has expired
 	maxStagger = time.Second
 	outage     = 5 * time.Second // how long a waiter tries to reach the server again
 	retryOften = 5 * time.Millisecond
@@ -30,97 +30,29 @@ const (
 	soon = 8
 )
 
-// waiter is one Wait that has to queue.
-type waiter struct {
-	l          *Locker
-	key, token string
-	ttl        pgtype.Interval
-	sub        *pubsub.Subscription
-	told       chan struct{}
-
-	joinedAs *backend // in whose name it last asked for a place; nil is the request's own connection
-
-	sending sync.Mutex // held while a request is under way, also one that was left behind
-	sent    bool       // a request has reached a connection
-	unsure  bool       // a request without an answer may yet take the lock, or put the token in the queue
-	late    []string   // the nonces of such requests to join the queue, the latest maxLate
-
-	mu    sync.Mutex
-	news  news
-	nonce string    // of the last request for a place
-	asked time.Time // before that request
-}
-
-// news is what a waiter was told since the last read.
-type news struct {
-	left  time.Duration // of the holder's time, if the waiter is the head of the queue; 0: nothing
-	look  bool          // the lock may be the waiter's now
-	nonce string        // proves that the lock was handed over
-}
-
-// Message and Missed implement [pubsub.Listener].
-func (w *waiter) Message(string) {}
-func (w *waiter) Missed()        { w.tell(news{look: true}) }
-
-func (w *waiter) tell(n news) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n.left > 0 {
-		w.news.left = n.left
-	}
-	w.news.look = w.news.look || n.look
-	if n.nonce == w.nonce {
-		w.news.nonce = n.nonce
-	}
-	select {
-	case w.told <- struct{}{}:
-	default:
-	}
-}
-
-// read returns the latest news. If the lock was handed to the waiter's present place, granted is a
-// time before that. Otherwise it is zero. The proof is the nonce in the message, which only the
-// table contained until the lock was handed over.
-func (w *waiter) read() (n news, granted time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n = w.news
-	w.news = news{}
-	if n.nonce != "" && n.nonce == w.nonce {
-		granted = w.asked
-	}
-	return n, granted
-}
-
-// ask returns the nonce for a request for a place. After that, messages about an earlier place are
-// only hints.
-func (w *waiter) ask() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.nonce, w.asked = w.l.name+"/"+rand.Text(), time.Now()
-	return w.nonce
-}
-
 // Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in the lock's
-// row and returns when it is handed the lock. The queue is first come, first served across
-// processes. A lock whose holder vanished goes to the first in the queue some milliseconds after it
-// expires, and if that one vanished with it, to another waiter within five seconds.
+// row and returns when it is handed the lock. The waiters of a Locker are served in order, and have
+// one place in the queue together: the first of them stands there, and the others wait without
+// requests. Lockers take turns. A lock whose holder vanished goes to the first in the queue some
+// milliseconds after it expires, and if that one vanished with it, to another within five seconds.
 //
-// A waiter whose process has gone is passed over. The server knows that it has gone when the
-// process's connection has ended. If a machine vanishes and its connection does not end, its
-// waiters may be handed the lock, for their ttl, until the server's TCP keepalives notice (two
-// hours by default). A lock that has expired is not left for such waiters for more than ten
-// seconds.
+// A process that has gone is passed over. The server knows that when the process's connection has
+// ended. If a machine vanishes and its connection does not end, it may be handed the lock, for the
+// ttl of its waiter, until the server's TCP keepalives notice (two hours by default). A lock that has
+// expired is not left for such processes for more than ten seconds.
 //
-// If the server cannot be reached, a waiter tries again for five seconds.
+// If the server cannot be reached, the first waiter tries again for five seconds. Its error is then
+// the error of all.
 //
 // Joining takes one request, like taking a free lock. A waiter that has waited for longer than an
 // eighth of its ttl takes another to learn how long it holds the lock. Waiters are notified on the
-// connection that [Locker.Watch] describes. If it fails, they look up to twenty times a second
+// connection that [Locker.Watch] describes. If it fails, the first looks up to twenty times a second
 // instead.
 //
-// If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then, is
-// given up in the background. Behind a pooler the error is [errors.ErrUnsupported].
+// If ctx ends while Wait is in the queue, its place goes to the next waiter of the Locker, or is
+// given up before Wait returns. If that takes longer than a tenth of a second, it goes on in the
+// background, for up to a minute or until the pool is closed. Behind a pooler the error is
+// [errors.ErrUnsupported].
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
 	us, err := microsecondsOf(ttl)
 	switch {
@@ -128,139 +60,204 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		return time.Time{}, ctx.Err()
 	case err != nil:
 		return time.Time{}, err
+	case l.err != nil:
+		return time.Time{}, l.err
 	case l.path.Load() == pooler:
 		return time.Time{}, errPooler
 	}
-	l.ghosts.forget(key, token)
-	w := &waiter{l: l, key: key, token: token, ttl: us}
-	// While there is a connection that listens, there may be a queue. If there is one otherwise, it
-	// joins that.
-	isHeld := false
-	if l.self.Load() == nil {
-		p, err := w.acquire(ctx)
-		switch {
-		case err != nil:
-			return time.Time{}, w.giveUp(ctx, err, false)
-		case p.mine:
-			l.sweepLocksLater()
-			return p.asked.Add(ttl), nil
+	turn := l.lines.Join(key)
+	w := &waiter{l: l, key: key, token: token, ttl: us, line: turn.State()}
+	leave := func() {
+		if turn.Leave() {
+			w.end(ctx)
 		}
-		isHeld = true
-		waithook.Call(ctx)
 	}
-	if err := l.checkPath(ctx); err != nil {
-		if isHeld && ctx.Err() != nil {
-			err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
+	defer func() { leave() }() // also after a panic
+	select {
+	case <-turn.Turn():
+	default:
+		waithook.Call(ctx)
+		select {
+		case <-turn.Turn():
+		case <-ctx.Done():
+			return time.Time{}, w.left(ctx)
 		}
+	}
+	if err := turn.Err(); err != nil {
 		return time.Time{}, err
 	}
-	// It joins the queue before the subscription is live, so that its place is that of its request.
-	w.told = make(chan struct{}, 1)
-	name := nameOf(key, token)
-	l.waiting.add(name, w)
-	defer l.waiting.remove(name, w)
-	w.sub = l.hub.Join(waitChannel, w)
-	defer w.sub.Close()
-	return w.wait(ctx, ttl, isHeld)
+	deadline, err = w.first(ctx, ttl)
+	switch {
+	case err == nil:
+		l.sweepLocksLater()
+		return deadline, nil
+	case ctx.Err() != nil:
+		return time.Time{}, w.left(ctx)
+	}
+	turn.Fail(undo.Needless(err))
+	w.end(ctx)
+	return time.Time{}, err
 }
 
-// giveUp leaves the queue after an error, and returns that.
-func (w *waiter) giveUp(ctx context.Context, err error, isHeld bool) error {
-	if w.l.err == nil {
-		w.leave(ctx)
-	}
-	if isHeld && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", err, locker.ErrHeld)
-	}
-	return err
+// waiter is one Wait.
+type waiter struct {
+	l          *Locker
+	key, token string
+	ttl        pgtype.Interval
+	line       *standing
 }
 
-func (w *waiter) wait(ctx context.Context, ttl time.Duration, isHeld bool) (time.Time, error) {
-	live := w.sub.Done()
-	next := time.NewTimer(lookAgain)
-	defer next.Stop()
-	joins := true // it is not in the queue, as far as is known
+// left returns the error of a waiter whose context has ended.
+func (w *waiter) left(ctx context.Context) error {
+	if w.line.refused.Load() {
+		return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+	}
+	return ctx.Err()
+}
+
+// end is for the last waiter of a line.
+func (w *waiter) end(ctx context.Context) {
+	if w.line.place != nil {
+		w.line.place.end(ctx, w.token)
+	}
+}
+
+// refused notes that the lock is held.
+func (w *waiter) refused(ctx context.Context) {
+	w.line.refused.Store(true)
+	waithook.Call(ctx)
+}
+
+// first takes the lock for the first waiter of a line.
+func (w *waiter) first(ctx context.Context, ttl time.Duration) (time.Time, error) {
+	p := w.line.place
+	if p == nil {
+		p = &place{l: w.l, key: w.key, told: make(chan struct{}, 1)}
+		w.line.place = p
+	}
+	// While there is a connection that listens, there may be a queue. If there is one otherwise, it
+	// joins that.
+	if p.sub == nil && w.l.self.Load() == nil {
+		s, err := w.acquire(ctx, p)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if s.mine {
+			return w.served(ctx, p, s.asked.Add(ttl))
+		}
+		w.refused(ctx)
+	}
+	if err := w.l.checkPath(ctx); err != nil {
+		return time.Time{}, err
+	}
+	if p.sub == nil {
+		// It joins the queue before the subscription is live, so that its place is that of its request.
+		w.l.places.add(p)
+		p.sub = w.l.hub.Join(waitChannel, p)
+	}
+	return w.stand(ctx, p, ttl)
+}
+
+// stand waits in the queue.
+func (w *waiter) stand(ctx context.Context, p *place, ttl time.Duration) (time.Time, error) {
+	live := p.sub.Done()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	joins := len(p.nonces()) == 0 // otherwise one who has gone has left its place
+	due := joins
 	for {
-		p, err := w.retry(ctx, &joins)
-		switch {
-		case err != nil:
-			return time.Time{}, w.giveUp(ctx, err, isHeld)
-		case p.mine:
-			if p.place > 0 { // its owner has called Acquire as well
-				_, _ = w.l.change(ctx, w.l.sql.leave, w.key, w.token)
-			}
-			w.l.sweepLocksLater()
-			w.served(p.granted)
-			return p.asked.Add(min(p.left, ttl)), nil
+		left, look := p.news()
+		if left > 0 {
+			p.due = time.Now().Add(w.pause(p, left, 1))
 		}
-		if !isHeld {
-			isHeld = true
-			waithook.Call(ctx)
-		}
-		next.Reset(w.pause(p.left, p.place))
-		for look := false; !look; {
-			select {
-			case <-w.told:
-				n, granted := w.read()
-				if !granted.IsZero() && time.Since(granted) < ttl/soon && ctx.Err() == nil {
-					w.l.sweepLocksLater()
-					w.served(n.nonce)
-					return granted.Add(ttl), nil
-				}
-				if look = n.look; !look && n.left > 0 {
-					next.Reset(w.pause(n.left, 1))
-				}
-			case <-live: // its place may now be in the name of the connection that listens
-				live = nil
-				look = w.joinedAs == nil || w.joinedAs != w.l.self.Load()
-				next.Reset(w.pause(p.left-time.Since(p.asked), p.place))
-			case <-next.C:
-				look = true
-			case <-ctx.Done():
-				return time.Time{}, w.giveUp(ctx, ctx.Err(), true)
+		if look && ctx.Err() == nil {
+			if asked, ok := p.served(w.token, ttl/soon); ok {
+				return w.served(ctx, p, asked.Add(ttl))
 			}
+		}
+		if look || due || joins || !time.Now().Before(p.due) {
+			s, err := w.retry(ctx, p, &joins)
+			switch {
+			case err != nil:
+				return time.Time{}, err
+			case s.mine:
+				return w.served(ctx, p, s.asked.Add(min(s.left, ttl)))
+			}
+			w.refused(ctx)
+			p.due = time.Now().Add(w.pause(p, s.left, s.place))
+		}
+		due = false
+		timer.Reset(time.Until(p.due))
+		select {
+		case <-p.told:
+		case <-live: // its place may now be in the name of the connection that listens
+			live = nil
+			due = p.joinedAs == nil || p.joinedAs != w.l.self.Load()
+		case <-timer.C:
+			due = true
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
 		}
 	}
+}
+
+// served ends the place of a waiter that has the lock. A request that had no answer may yet give the
+// process another one.
+func (w *waiter) served(ctx context.Context, p *place, deadline time.Time) (time.Time, error) {
+	p.mu.Lock()
+	p.last = "" // which it has no longer
+	p.mu.Unlock()
+	if nonces, _ := p.abandon(); len(nonces) > 0 {
+		w.l.undo(ctx, w.key, nonces, false)
+	}
+	return deadline, nil
 }
 
 // pause returns how long to wait for news, given the rest of the holder's time.
-func (w *waiter) pause(left time.Duration, place int) time.Duration {
-	if w.l.self.Load() == nil || w.sub.Err() != nil {
+func (w *waiter) pause(p *place, left time.Duration, place int) time.Duration {
+	if w.l.self.Load() == nil || p.sub.Err() != nil {
 		return lookOften
 	}
 	late := time.Millisecond + min(time.Duration(max(place-1, 0))*stagger, maxStagger)
 	return min(max(left, 0)+late, lookAgain)
 }
 
-// place is what a look returns.
-type place struct {
+// sight is what a look returns.
+type sight struct {
 	mine, held bool
 	asked      time.Time     // before the request
 	left       time.Duration // of the holder's time
-	place      int           // in the queue; 0: none
+	place      int           // of the process in the queue; 0: none
 	listed     bool          // in the name of the present backend
-	granted    string        // the nonce of the waiter that was last handed the lock
+	granted    string        // the nonce that was last handed the lock
 }
 
 // retry looks, and looks again if the connection broke, since the pool may have several broken
-// connections, or the server may be restarting.
-func (w *waiter) retry(ctx context.Context, joins *bool) (p place, err error) {
+// connections, or the server may be restarting. Without joins, only a look at the row may do.
+func (w *waiter) retry(ctx context.Context, p *place, joins *bool) (s sight, err error) {
 	begun := time.Now()
 	for rest := retryOften; ; rest = min(4*rest, retryLeast) {
+		p.looking()
 		err = nil
 		if !*joins {
-			p, err = w.see(ctx)
+			s, err = w.see(ctx, p)
 		}
-		if err == nil && (*joins || !p.mine && !(p.held && p.listed)) {
+		// Of a lock that was handed over without a message the waiter makes sure, and one that was
+		// handed to a waiter who has gone it takes over.
+		if err == nil && !*joins && s.mine && p.isHeard(s.granted) {
+			return s, nil
+		}
+		if err == nil && (*joins || s.mine || !s.held || !s.listed || slices.Contains(p.nonces(), s.granted)) {
 			*joins = true // until it certainly is in the queue
-			p, err = w.join(ctx)
+			s, err = w.join(ctx, p)
 		}
 		if err == nil {
 			*joins = false
-			return p, nil
+			return s, nil
 		}
+		p.Missed() // for the next one, if this one leaves
 		if isRefused(err) || errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) > outage || !sleep(ctx, rest) {
-			return p, err
+			return s, err
 		}
 	}
 }
@@ -280,78 +277,65 @@ func sleep(ctx context.Context, d time.Duration) bool {
 var errStandby = errors.New("the server is a standby")
 
 // acquire takes the lock if it is free and there is no queue.
-func (w *waiter) acquire(ctx context.Context) (place, error) {
-	return w.send(ctx, func(r *request) (p place, err error) {
-		p.asked, w.sent = time.Now(), true
-		changed, err := r.exec(w.l.sql.acquireAlone, []byte(w.key), []byte(w.token), w.ttl)
-		p.mine = changed > 0
-		w.unsure = err != nil && !isRefused(err)
-		return p, err
-	})
-}
-
-// see looks at the lock without changing it.
-func (w *waiter) see(ctx context.Context) (place, error) {
-	pid, start := w.l.self.Load().args()
-	return w.send(ctx, func(r *request) (p place, err error) {
-		p.asked = time.Now()
-		err = r.query(func(rows pgx.Rows) error {
-			var standby bool
-			var us int64
-			err := rows.Scan(&standby, &p.mine, &p.held, &us, &p.place, &p.listed, &p.granted)
-			if err == nil && standby { // what it sees may be long over
-				err = errStandby
-			}
-			p.left = fromMicroseconds(us)
-			return err
-		}, w.l.sql.look, []byte(w.key), []byte(w.token), pid, start)
-		return p, err
+func (w *waiter) acquire(ctx context.Context, p *place) (s sight, err error) {
+	return w.ask(ctx, p, func(r *request, nonce string) (s sight, err error) {
+		changed, err := r.exec(w.l.sql.acquireAlone, []byte(w.key), []byte(w.token), w.ttl, nonce)
+		s.mine = changed > 0
+		return s, err
 	})
 }
 
 // join takes the lock or a place in the queue.
-func (w *waiter) join(ctx context.Context) (place, error) {
-	w.joinedAs = w.l.self.Load()
-	pid, start := w.joinedAs.args()
-	return w.send(ctx, func(r *request) (p place, err error) {
-		p.asked, w.sent = time.Now(), true
-		nonce := w.ask()
+func (w *waiter) join(ctx context.Context, p *place) (sight, error) {
+	p.joinedAs = w.l.self.Load()
+	pid, start := p.joinedAs.args()
+	earlier := p.nonces()
+	return w.ask(ctx, p, func(r *request, nonce string) (s sight, err error) {
 		err = r.query(func(rows pgx.Rows) error {
 			var us int64
-			err := rows.Scan(&p.mine, &us, &p.place, &p.granted, nil, nil)
-			p.left = fromMicroseconds(us)
+			err := rows.Scan(&s.mine, &us, &s.place, &s.granted, nil, nil)
+			s.left = fromMicroseconds(us)
 			return err
-		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, pid, start, nonce)
-		if err != nil && !isRefused(err) {
-			w.unsure = true
-			w.late = append(w.late[max(0, len(w.late)-maxLate+1):], nonce)
-		}
-		return p, err
+		}, w.l.sql.join, []byte(w.key), []byte(w.token), w.ttl, nonce, earlier, pid, start)
+		return s, err
 	})
 }
 
-func (w *waiter) send(ctx context.Context, do func(*request) (place, error)) (place, error) {
-	return call(ctx, w.l, w.token, func(r *request) (place, error) {
-		w.sending.Lock()
-		defer w.sending.Unlock()
-		return do(r)
+// ask makes a request that may take the lock, or a place. If it has no answer, the nonce is late.
+func (w *waiter) ask(ctx context.Context, p *place, do func(*request, string) (sight, error)) (sight, error) {
+	nonce := w.l.nonce()
+	var sent atomic.Bool
+	s, err := call(ctx, w.l, w.token, func(r *request) (s sight, err error) {
+		asked := time.Now()
+		sent.Store(true)
+		s, err = do(r, nonce)
+		s.asked = asked
+		return s, err
 	})
+	switch {
+	case err == nil && s.place > 0:
+		p.sent(nonce, w.token, s.asked, true)
+	case err != nil && !isRefused(err) && sent.Load():
+		p.sent(nonce, w.token, s.asked, false)
+	}
+	return s, err
 }
 
-// served keeps ghosts of the requests to join that had no answer and may yet put the token in the
-// queue again. The waiter was served through the place with the given nonce.
-func (w *waiter) served(nonce string) {
-	for _, late := range w.late {
-		if late != nonce {
-			w.l.ghosts.addLate(late, &ghost{key: w.key, token: w.token, nonce: late})
-		}
-	}
-}
-
-// args returns a backend as arguments of a statement, or nils.
-func (b *backend) args() (pid *int32, start *time.Time) {
-	if b == nil {
-		return nil, nil
-	}
-	return &b.pid, &b.start
+// see looks at the lock without changing it.
+func (w *waiter) see(ctx context.Context, p *place) (sight, error) {
+	pid, start := w.l.self.Load().args()
+	return call(ctx, w.l, w.token, func(r *request) (s sight, err error) {
+		s.asked = time.Now()
+		err = r.query(func(rows pgx.Rows) error {
+			var standby bool
+			var us int64
+			err := rows.Scan(&standby, &s.mine, &s.held, &us, &s.place, &s.listed, &s.granted)
+			if err == nil && standby { // what it sees may be long over
+				err = errStandby
+			}
+			s.left = fromMicroseconds(us)
+			return err
+		}, w.l.sql.look, []byte(w.key), []byte(w.token), pid, w.l.name, start)
+		return s, err
+	})
 }

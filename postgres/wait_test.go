@@ -10,6 +10,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,8 +33,9 @@ func waits(ctx context.Context, t *testing.T, l *Locker, key, token string, ttl 
 	}()
 	require.Eventually(t, func() bool {
 		var listed bool
-		err := l.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM locker_locks, unnest(queue_token, queue_pid) q (token, pid)
-			WHERE key = $1 AND q.token = $2 AND q.pid = $3`, []byte(key), []byte(token), l.listens()).Scan(&listed)
+		err := l.pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM locker_locks, jsonb_array_elements(queue) AS e
+			WHERE key = $1 AND e->>'token' = encode($2, 'hex') AND (e->>'pid')::int = $3`, []byte(key), []byte(token), l.listens()).
+			Scan(&listed)
 		return err == nil && listed
 	}, long, time.Millisecond)
 	return done
@@ -80,6 +82,9 @@ func TestReleaseHandsOver(t *testing.T) {
 	release(t, b, "k", "b")
 }
 
+// deadQueue has a place of a process that is gone.
+const deadQueue = `[{"nonce": "dead/1", "token": "dead", "ttl": 3600000000, "pid": 1, "start": 1}]`
+
 // A waiter whose connection has ended is passed over, however many they are.
 func TestDeadWaitersArePassedOver(t *testing.T) {
 	t.Parallel()
@@ -87,10 +92,9 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
 	acquire(t, a, "k", "a", time.Hour)
 	// A process that is gone, and one whose id has a new process.
-	_, err := a.pool.Exec(t.Context(), `UPDATE locker_locks SET
-		queue_token = array_fill('dead'::bytea, ARRAY[100]), queue_ttl = array_fill('1 hour'::interval, ARRAY[100]),
-		queue_pid = array_fill(1, ARRAY[50]) || array_fill(pg_backend_pid(), ARRAY[50]),
-		queue_start = array_fill('2000-01-01'::timestamptz, ARRAY[100])`)
+	_, err := a.pool.Exec(t.Context(), `UPDATE locker_locks SET queue = (SELECT jsonb_agg(jsonb_build_object(
+		'nonce', 'dead' || n || '/1', 'token', 'dead', 'ttl', 3600000000, 'pid', CASE WHEN n < 50 THEN 1 ELSE pg_backend_pid() END,
+		'start', 1)) FROM generate_series(1, 100) AS n)`)
 	require.NoError(t, err)
 	done := waits(t.Context(), t, b, "k", "b", time.Hour)
 	release(t, a, "k", "a")
@@ -98,13 +102,12 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 	release(t, b, "k", "b")
 
 	// Without a living waiter, Acquire takes the lock at once.
-	_, err = a.pool.Exec(t.Context(), `UPDATE locker_locks SET queue_token = '{dead}', queue_ttl = '{1 hour}', queue_pid = '{1}',
-		queue_start = '{2000-01-01}'`)
+	_, err = a.pool.Exec(t.Context(), "UPDATE locker_locks SET queue = $1", deadQueue)
 	require.NoError(t, err)
 	acquire(t, a, "k", "a", time.Hour)
 	release(t, a, "k", "a")
 	var empty bool
-	require.NoError(t, a.pool.QueryRow(t.Context(), "SELECT queue_token IS NULL FROM locker_locks").Scan(&empty))
+	require.NoError(t, a.pool.QueryRow(t.Context(), "SELECT queue IS NULL FROM locker_locks").Scan(&empty))
 	require.True(t, empty)
 }
 
@@ -149,7 +152,7 @@ func TestHolderVanishesWithTheFirst(t *testing.T) {
 	second := waits(t.Context(), t, b, "k", "b", time.Hour)
 	// The process ends: its waiter looks no more, and it has no connections.
 	pool.Close()
-	_, err := b.pool.Exec(t.Context(), "UPDATE locker_locks SET queue_start[1] = '2000-01-01', queue_pid[1] = 1")
+	_, err := b.pool.Exec(t.Context(), `UPDATE locker_locks SET queue = jsonb_set(queue, '{0}', queue->0 || '{"pid": 1, "start": 1}')`)
 	require.NoError(t, err)
 	served(t, second)
 	require.GreaterOrEqual(t, time.Since(start), ttl)
@@ -165,15 +168,13 @@ func TestForgedMessages(t *testing.T) {
 	acquire(t, a, "k", "a", time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := waits(ctx, t, b, "k", "b", time.Hour)
-	for _, payload := range []string{"granted ", "head "} {
-		payload += nameOf("k", "b")
-		for _, more := range []string{"", " ", " 1", " -1", " x", " 99999999999999999999"} {
-			_, err := a.pool.Exec(t.Context(), "SELECT pg_notify('locker/' || 'locker_locks'::regclass::oid, $1)", payload+more)
-			require.NoError(t, err)
-		}
+	var payloads []string
+	for _, more := range []string{"", " ", " 1", " -1", " x", " 99999999999999999999", " " + b.name, " " + b.name + "/0", " " + a.name + "/1"} {
+		payloads = append(payloads, "granted aw=="+more, "head aw=="+more)
 	}
-	for _, payload := range []string{"", " ", "free", "free x", "granted", "head", "head x"} {
-		_, err := a.pool.Exec(t.Context(), "SELECT pg_notify('locker/' || 'locker_locks'::regclass::oid, $1)", payload)
+	payloads = append(payloads, "", " ", "free", "free x", "granted", "granted x", "head", "head x")
+	for _, payload := range payloads {
+		_, err := a.pool.Exec(t.Context(), "SELECT pg_notify('locker/' || $1, $2)", b.name, payload)
 		require.NoError(t, err)
 	}
 	time.Sleep(50 * time.Millisecond) // they have arrived, most likely
@@ -183,40 +184,6 @@ func TestForgedMessages(t *testing.T) {
 	ok, err := a.Extend(t.Context(), "k", "a", time.Hour)
 	require.NoError(t, err)
 	require.True(t, ok)
-}
-
-// A grant to a waiter that could not leave the queue is released.
-func TestGrantToOneWhoHasGone(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	a, b, c := New(newPool(t, s.Addr)), New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
-	acquire(t, a, "k", "a", time.Hour)
-	acquire(t, a, "other", "a", time.Hour)
-	stays := waits(t.Context(), t, b, "other", "b", time.Hour) // so the connection is kept
-	ctx, cancel := context.WithCancel(t.Context())
-	gone := waits(ctx, t, b, "k", "gone", time.Hour)
-	end := hold(t, c.pool, "k") // its attempts to leave fail
-	cancel()
-	require.ErrorIs(t, (<-gone).err, locker.ErrHeld)
-	require.EqualValues(t, 1, b.ghosts.number.Load())
-	// All calls have given up.
-	require.Eventually(t, func() bool { return b.calls.Wait(t.Context(), "gone") == nil }, long, time.Millisecond)
-	_, err := c.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE state = 'active' AND query LIKE '%locker_locks%' AND pid <> pg_backend_pid()`)
-	require.NoError(t, err)
-	end()
-	var waiters int
-	err = c.pool.QueryRow(t.Context(), "SELECT coalesce(cardinality(queue_token), 0) FROM locker_locks WHERE key = 'k'").
-		Scan(&waiters)
-	require.NoError(t, err)
-	require.Equal(t, 1, waiters, "it has left after all")
-	release(t, a, "k", "a")
-	require.Eventually(t, func() bool {
-		info, err := a.Inspect(t.Context(), "k")
-		return err == nil && info.Token == ""
-	}, long, time.Millisecond)
-	release(t, a, "other", "a")
-	served(t, stays)
 }
 
 // The server restarts while clients wait. With WithRetry they outlast it.
@@ -236,7 +203,7 @@ func TestWaitOverRestart(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		info, err := a.Inspect(t.Context(), "k")
-		return err == nil && info.Waiters == 5
+		return err == nil && info.Waiters == 1
 	}, long, time.Millisecond)
 	s.Restart()
 	require.Eventually(t, func() bool {
@@ -317,13 +284,14 @@ func notifications(t *testing.T, pool *pgxpool.Pool, fn func()) (n int) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	var table uint32
-	require.NoError(t, conn.QueryRow(t.Context(), "SELECT 'locker_locks'::regclass::oid").Scan(&table))
-	_, err = conn.Exec(t.Context(), fmt.Sprintf(`LISTEN "locker/%d"`, table))
+	channel := new(string)
+	require.NoError(t, conn.QueryRow(t.Context(), newStatements(pgx.Identifier{"locker_locks"}, false).describe, "locker_locks").
+		Scan(channel, nil, nil))
+	_, err = conn.Exec(t.Context(), fmt.Sprintf("LISTEN %q", *channel))
 	require.NoError(t, err)
 	fn()
 	// Notifications arrive in the order of the commits.
-	_, err = pool.Exec(t.Context(), fmt.Sprintf(`NOTIFY "locker/%d", 'the end'`, table))
+	_, err = pool.Exec(t.Context(), fmt.Sprintf("NOTIFY %q, 'the end'", *channel))
 	require.NoError(t, err)
 	for ; ; n++ {
 		ctx, cancel := context.WithTimeout(t.Context(), long)
@@ -387,20 +355,18 @@ func TestNonceIsForOnePlace(t *testing.T) {
 	acquire(t, a, "k", "a", time.Hour)
 	done := waits(t.Context(), t, b, "k", "b", time.Hour)
 	nonce := func() (n string) {
-		require.NoError(t, a.pool.QueryRow(t.Context(), "SELECT coalesce(queue_nonce[1], '') FROM locker_locks").Scan(&n))
+		require.NoError(t, a.pool.QueryRow(t.Context(), "SELECT coalesce(queue->0->>'nonce', '') FROM locker_locks").Scan(&n))
 		return n
 	}
 	grant := func(nonce string) {
-		_, err := a.pool.Exec(t.Context(), "SELECT pg_notify('locker/' || 'locker_locks'::regclass::oid, $1)",
-			"granted "+nameOf("k", "b")+" "+nonce)
+		_, err := a.pool.Exec(t.Context(), "SELECT pg_notify('locker/' || $1, $2)", b.name, "granted aw== "+nonce)
 		require.NoError(t, err)
 	}
 	first := nonce()
 	require.NotEmpty(t, first)
-	_, err := a.pool.Exec(t.Context(), `UPDATE locker_locks SET
-		queue_token = NULL, queue_ttl = NULL, queue_pid = NULL, queue_start = NULL, queue_nonce = NULL`)
+	_, err := a.pool.Exec(t.Context(), "UPDATE locker_locks SET queue = NULL")
 	require.NoError(t, err)
-	grant("") // it looks
+	b.places.get("k").Missed() // it looks
 	require.Eventually(t, func() bool { return nonce() != "" }, long, time.Millisecond)
 	require.NotEqual(t, first, nonce())
 	grant(first)

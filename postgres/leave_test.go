@@ -1,0 +1,223 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golockers/locker"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// placesOf returns how many places the queue of key has.
+func placesOf(t *testing.T, l *Locker, key string) (n int) {
+	t.Helper()
+	err := l.pool.QueryRow(t.Context(), "SELECT coalesce(jsonb_array_length(queue), 0) FROM locker_locks WHERE key = $1", []byte(key)).
+		Scan(&n)
+	require.NoError(t, err)
+	return n
+}
+
+// stand lets waiters of l wait for key until ctx ends, and returns when they do.
+func stand(ctx context.Context, t *testing.T, l *Locker, key string, waiters int) (all *sync.WaitGroup) {
+	t.Helper()
+	all = new(sync.WaitGroup)
+	for i := range waiters {
+		all.Go(func() {
+			_, err := l.Wait(ctx, key, fmt.Sprint("waiter ", i), 10*time.Minute)
+			assert.ErrorIs(t, err, locker.ErrHeld)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	require.Eventually(t, func() bool { return placesOf(t, l, key) == 1 && l.listens() != 0 }, long, time.Millisecond)
+	return all
+}
+
+// However many waiters of a process stand in line, they have one place and leave with a handful of
+// requests, and the holder does not wait behind them for a connection.
+func TestTwoThousandWaitersLeave(t *testing.T) {
+	t.Parallel()
+	addr := newServer(t).Addr
+	var writes atomic.Int64
+	l := New(newCounted(t, addr, &writes)) // a pool of one connection
+	admin := New(newPool(t, addr))
+	acquire(t, l, "k", "holder", time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	all := stand(ctx, t, l, "k", 2000)
+	info, err := admin.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, 1, info.Waiters)
+	before := writes.Load()
+	cancel()
+	release(t, l, "k", "holder")
+	all.Wait()
+	require.LessOrEqual(t, writes.Load()-before, int64(50))
+	acquire(t, admin, "k", "next", time.Minute)
+	require.Zero(t, placesOf(t, admin, "k"))
+}
+
+// An orderly shutdown leaves nothing behind: cancel, wait until the waiters have returned, and close
+// the pool. The connection that listens lives on for a while, and vouches for no place.
+func TestShutdownLeavesNoPlace(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	admin := New(newPool(t, s.Addr))
+	for _, keys := range []int{1, 20} {
+		pool := newPool(t, s.Addr, "pool_max_conns", "4")
+		l := New(pool)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all []*sync.WaitGroup
+		for i := range keys {
+			key := fmt.Sprint(keys, "/", i)
+			acquire(t, admin, key, "holder", time.Minute)
+			all = append(all, stand(ctx, t, l, key, 20/keys))
+		}
+		cancel()
+		for _, waiters := range all {
+			waiters.Wait()
+		}
+		pool.Close()
+		for i := range keys {
+			key := fmt.Sprint(keys, "/", i)
+			release(t, admin, key, "holder")
+			require.Eventually(t, func() bool {
+				ok, err := admin.Acquire(t.Context(), key, "next", time.Minute)
+				return err == nil && ok
+			}, long, time.Millisecond, "the lock was handed to a waiter that has gone")
+		}
+	}
+}
+
+// The place is the line's: when the first leaves, the next one has it, without a request, and if the
+// lock was handed to the one that has gone, it takes it over, with its own ttl.
+func TestNextInLineInheritsThePlace(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b, c := New(newPool(t, s.Addr)), New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "k", "a", time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	first := waits(ctx, t, b, "k", "first", time.Hour)
+	second := make(chan waited, 1)
+	go func() {
+		deadline, err := b.Wait(t.Context(), "k", "second", time.Minute)
+		second <- waited{deadline, err}
+	}()
+	other := waits(t.Context(), t, c, "k", "other", time.Hour)
+	cancel()
+	require.ErrorIs(t, (<-first).err, locker.ErrHeld)
+	release(t, a, "k", "a")
+	w := served(t, second)
+	require.InDelta(t, time.Minute, time.Until(w.deadline), float64(long))
+	info, err := a.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, "second", info.Token)
+	require.LessOrEqual(t, info.TTL, time.Minute+time.Second, "the ttl of the one that has gone")
+	require.Empty(t, other)
+	release(t, b, "k", "second")
+	served(t, other)
+}
+
+// A lock that is handed to a process in which nobody waits any more is passed on.
+func TestGrantToOneWhoHasGone(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "other", "a", time.Hour)
+	stays := waits(t.Context(), t, b, "other", "b", time.Hour) // so b listens
+	for _, queued := range []bool{false, true} {
+		key := fmt.Sprint("k", queued)
+		acquire(t, a, key, "a", time.Hour)
+		pid, start := b.self.Load().args()
+		us, err := microsecondsOf(time.Hour)
+		require.NoError(t, err)
+		_, err = a.pool.Exec(t.Context(), a.sql.join, []byte(key), []byte("gone"), us, b.nonce(), []string(nil), pid, start)
+		require.NoError(t, err)
+		var next <-chan waited
+		if queued {
+			next = waits(t.Context(), t, a, key, "next", time.Hour)
+		}
+		release(t, a, key, "a")
+		if queued {
+			served(t, next)
+			continue
+		}
+		require.Eventually(t, func() bool {
+			info, err := a.Inspect(t.Context(), key)
+			return err == nil && info.Token == ""
+		}, long, time.Millisecond)
+	}
+	release(t, a, "other", "a")
+	served(t, stays)
+}
+
+// A request for a place may arrive when its waiter was served. What it does is undone, and nothing
+// else: not what the token holds by another request, or has extended or acquired since.
+func TestLateRequestIsUndone(t *testing.T) {
+	t.Parallel()
+	l := New(newPool(t, newServer(t).Addr))
+	us, err := microsecondsOf(time.Hour)
+	require.NoError(t, err)
+	join := func(key, token, nonce string, earlier ...string) {
+		_, err := l.pool.Exec(t.Context(), l.sql.join, []byte(key), []byte(token), us, nonce, earlier, (*int32)(nil), (*int64)(nil))
+		require.NoError(t, err)
+	}
+	holder := func(key string) string {
+		info, err := l.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		return info.Token
+	}
+	join("free", "t", "late/1")
+	require.Equal(t, "t", holder("free"))
+	require.NoError(t, l.leave(t.Context(), "free", "", []string{"late/1"}))
+	require.Empty(t, holder("free"), "it took the lock")
+
+	join("served", "t", "p/2")
+	join("served", "t", "p/1") // the copy
+	require.NoError(t, l.leave(t.Context(), "served", "", []string{"p/1"}))
+	require.Equal(t, "t", holder("served"), "the token holds it by another request")
+
+	for name, change := range map[string]func(ctx context.Context, key, token string, ttl time.Duration) (bool, error){
+		"extend": l.Extend, "acquire": l.Acquire,
+	} {
+		join(name, "t", "p/1")
+		ok, err := change(t.Context(), name, "t", time.Hour)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, l.leave(t.Context(), name, "", []string{"p/1"}))
+		require.Equal(t, "t", holder(name), name)
+	}
+
+	acquire(t, l, "queued", "holder", time.Hour)
+	join("queued", "new", "p/2")
+	join("queued", "old", "p/1") // later than the request of the next one in line
+	require.Equal(t, 1, placesOf(t, l, "queued"))
+	require.NoError(t, l.leave(t.Context(), "queued", "", []string{"p/1"}))
+	release(t, l, "queued", "holder")
+	require.Equal(t, "new", holder("queued"))
+}
+
+// An outage is the error of the whole line, at once, and not of one waiter after the other.
+func TestOutageFailsTheLine(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "k", "a", time.Hour)
+	first := waits(t.Context(), t, b, "k", "b", time.Hour)
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() {
+			_, err := b.Wait(t.Context(), "k", "c", time.Hour)
+			assert.Error(t, err)
+			assert.NotErrorIs(t, err, locker.ErrHeld)
+		})
+	}
+	s.Stop()
+	require.Error(t, (<-first).err)
+	failed := time.Now()
+	all.Wait()
+	require.Less(t, time.Since(failed), outage, "they met the outage one after the other")
+}
