@@ -9,8 +9,8 @@
 //
 // It works with PostgreSQL 13 or later, and behind poolers in any mode. Each operation is one
 // statement in a transaction of its own, independent of the program's transactions: a rollback
-// releases no lock, and a lock may end before a commit. Waiters form a queue, first come, first
-// served across processes.
+// releases no lock, and a lock may end before a commit. Waiters form a queue: those of a
+// process are served in order, and processes take turns.
 //
 // # In the database
 //
@@ -19,9 +19,10 @@
 // encodings and collations. The row also contains the queue. A released lock keeps its row, so that
 // taking it again changes no index. Every five minutes, each Locker in use deletes rows that were
 // not used for ten minutes, up to a thousand of them in one statement, which reads the whole table.
+// Of those that live for less than that, one in fifty does.
 //
 // A user needs SELECT, INSERT, UPDATE and DELETE on the table. Anyone who may change the table can
-// free a lock, and anyone who may read it can make a waiter believe that it has the lock.
+// free a lock, and anyone who may read it can make a process believe that it was handed a lock, or give one back.
 //
 // # Time
 //
@@ -51,18 +52,19 @@
 // # Waiting
 //
 // A Locker that waits or watches has one connection beside the pool's, which is opened for the
-// first waiter and closed half a minute after the last. It listens to two channels: "locker/" and
-// the table's oid for watchers, and the same with a slash and a random name for its own waiters. A
-// release sends a notification only if a waiter is handed the lock or the row has a mark that the
-// lock is watched, since PostgreSQL commits transactions that notify one after the other. Messages
-// are hints: a waiter reads the table before it acts on one. The exception is a message with a
-// nonce from the table, which proves that the waiter was handed the lock.
+// first waiter and closed half a minute after the last. It listens to two channels: one of the
+// table, for watchers, and one of its own, for its waiters, "locker/" and a random name. A release
+// sends a notification only if it hands the lock over or the row has a mark that the lock is
+// watched, since PostgreSQL commits transactions that notify one after the other. Messages are
+// hints: a waiter reads the table before it acts on one. The exception is a message with a nonce from
+// the table, which proves that the lock was handed to the Locker.
 package postgres
 
 import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	mathrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -164,6 +166,9 @@ func complete(opts []Option) (o options, id pgx.Identifier, err error) {
 // pool of its own.
 func New(pool *pgxpool.Pool, opts ...Option) *Locker {
 	l := &Locker{pool: pool, name: rand.Text(), start: time.Now(), leaves: make(chan struct{}, maxLeaves)}
+	if mathrand.IntN(sweepFirst) == 0 {
+		l.start = l.start.Add(-sweepEvery)
+	}
 	o, id, err := complete(opts)
 	switch {
 	case err != nil:

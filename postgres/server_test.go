@@ -399,6 +399,7 @@ func TestAcquireSweeps(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, newServer(t).Addr)
 	l := New(pool)
+	l.start = time.Now()
 	count := func() (n int) {
 		const query = "SELECT count(*) FROM locker_locks WHERE expires < now() AND token <> ''"
 		require.NoError(t, pool.QueryRow(t.Context(), query).Scan(&n))

@@ -194,7 +194,7 @@ var parts = []string{
 			(SELECT t.held, t.held AND coalesce(l.granted = ANY ($5::text[]), false) AS granted
 				FROM (SELECT l.token <> '' AND l.expires > clock_timestamp() AS held OFFSET 0) AS t) AS h,
 			(SELECT jsonb_build_object('nonce', $4, 'token', encode($2, 'hex'),
-				'ttl', (extract(epoch FROM $3) * 1000000)::bigint, 'pid', a.pid, 'start', {start}) AS entry
+				'ttl', (extract(epoch FROM $3::interval) * 1000000)::bigint, 'pid', a.pid, 'start', {start}) AS entry
 				FROM {backend} AS a) AS e)`,
 	"{queue}", `jsonb_array_elements(l.queue) WITH ORDINALITY AS q (e, i)`,
 	"{is ours}", `split_part(q.e->>'nonce', '/', 1) = split_part($4, '/', 1)`,

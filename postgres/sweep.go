@@ -14,6 +14,9 @@ const (
 	sweepAge   = 10 * time.Minute
 	sweepMost  = 1000 // rows of one statement
 	sweepLong  = time.Minute
+
+	// Processes may live for less than sweepEvery. So one of this many Lockers sweeps at its first use.
+	sweepFirst = 50
 )
 
 // sweepLater deletes unused rows from time to time, in the background. at is when it last did.
