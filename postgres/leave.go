@@ -17,10 +17,13 @@ const (
 	maxLeaves = 2
 )
 
-// end gives up the place in the queue, and the lock if it was handed to it. The line has ended.
-func (p *place) end(ctx context.Context, token string) {
-	p.l.places.remove(p)
+// end gives up the place in the queue of a line that has ended, and the lock if it was handed to it.
+func (w *waiter) end(ctx context.Context, p *place) {
+	if p == nil {
+		return
+	}
 	if p.sub != nil {
+		w.l.places.remove(p)
 		p.sub.Close()
 	}
 	nonces, isSure := p.abandon()
@@ -29,8 +32,8 @@ func (p *place) end(ctx context.Context, token string) {
 	}
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if p.l.leave(short, p.key, token, nonces) != nil || !isSure {
-		p.l.undo(ctx, p.key, nonces, isSure)
+	if w.l.leave(short, w.key, w.token, nonces) != nil || !isSure {
+		w.l.undo(ctx, w.key, nonces, isSure)
 	}
 }
 

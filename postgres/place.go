@@ -4,24 +4,17 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker/internal/pubsub"
+	"github.com/golockers/locker/internal/table"
 )
-
-// standing is what the waiters of a line have in common.
-type standing struct {
-	refused atomic.Bool // the lock was found to be held; those behind the first may read this
-	place   *place      // only for the first
-}
 
 // place is that of a process in the queue of a lock, as far as the process knows. It belongs to the
 // line: the first waiter hands it on, with what it has heard. In the table it has the token and the
 // ttl of the waiter that last asked for it. If that one has gone when the lock is handed to the
 // place, the next one takes the lock over.
 type place struct {
-	l    *Locker
 	key  string
 	told chan struct{} // there is news
 	sub  *pubsub.Subscription
@@ -141,34 +134,30 @@ func (p *place) isHeard(nonce string) bool {
 	return nonce != "" && nonce == p.heard && len(p.late) == 0
 }
 
-// places are those of a Locker, by key.
+// places are those of a Locker that hear of messages, by key.
 type places struct {
 	mu sync.Mutex
-	m  map[string]*place
+	t  table.Table[string, *place]
 }
 
 func (ps *places) add(p *place) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if ps.m == nil {
-		ps.m = make(map[string]*place)
-	}
-	ps.m[p.key] = p
+	ps.t.Set(p.key, p)
 }
 
+// remove removes a place, unless that of a later line has replaced it.
 func (ps *places) remove(p *place) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if ps.m[p.key] == p {
-		delete(ps.m, p.key)
-	}
-	if len(ps.m) == 0 {
-		ps.m = nil // also frees what a peak has left
+	if now, _ := ps.t.Get(p.key); now == p {
+		ps.t.Delete(p.key)
 	}
 }
 
 func (ps *places) get(key string) *place {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	return ps.m[key]
+	p, _ := ps.t.Get(key)
+	return p
 }

@@ -101,7 +101,7 @@ type Locker struct {
 	hub  *pubsub.Hub              // of those who wait and watch
 	self atomic.Pointer[listener] // the hub's connection; nil: there is none
 
-	lines  line.Lines[string, standing] // by key
+	lines  line.Lines[string, *place] // by key
 	places places
 	nonces atomic.Int64 // the number of the last
 	leaves chan struct{}

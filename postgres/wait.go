@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/line"
 	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/internal/waithook"
 	"github.com/jackc/pgx/v5"
@@ -66,13 +67,12 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 		return time.Time{}, errPooler
 	}
 	turn := l.lines.Join(key)
-	w := &waiter{l: l, key: key, token: token, ttl: us, line: turn.State()}
-	leave := func() {
+	w := &waiter{l: l, key: key, token: token, ttl: us, turn: turn}
+	defer func() { // also after a panic
 		if turn.Leave() {
-			w.end(ctx)
+			w.end(ctx, *turn.State())
 		}
-	}
-	defer func() { leave() }() // also after a panic
+	}()
 	select {
 	case <-turn.Turn():
 	default:
@@ -94,8 +94,9 @@ func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration)
 	case ctx.Err() != nil:
 		return time.Time{}, w.left(ctx)
 	}
+	p := *turn.State()
 	turn.Fail(undo.Needless(err))
-	w.end(ctx)
+	w.end(ctx, p)
 	return time.Time{}, err
 }
 
@@ -104,36 +105,29 @@ type waiter struct {
 	l          *Locker
 	key, token string
 	ttl        pgtype.Interval
-	line       *standing
+	turn       *line.Place[string, *place]
 }
 
 // left returns the error of a waiter whose context has ended.
 func (w *waiter) left(ctx context.Context) error {
-	if w.line.refused.Load() {
+	if w.turn.Refused() {
 		return fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 	}
 	return ctx.Err()
 }
 
-// end is for the last waiter of a line.
-func (w *waiter) end(ctx context.Context) {
-	if w.line.place != nil {
-		w.line.place.end(ctx, w.token)
-	}
-}
-
 // refused notes that the lock is held.
 func (w *waiter) refused(ctx context.Context) {
-	w.line.refused.Store(true)
+	w.turn.Refuse()
 	waithook.Call(ctx)
 }
 
 // first takes the lock for the first waiter of a line.
 func (w *waiter) first(ctx context.Context, ttl time.Duration) (time.Time, error) {
-	p := w.line.place
+	p := *w.turn.State()
 	if p == nil {
-		p = &place{l: w.l, key: w.key, told: make(chan struct{}, 1)}
-		w.line.place = p
+		p = &place{key: w.key, told: make(chan struct{}, 1)}
+		*w.turn.State() = p
 	}
 	// While there is a connection that listens, there may be a queue. If there is one otherwise, it
 	// joins that.
