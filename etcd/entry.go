@@ -132,6 +132,11 @@ func (e entry) isFree() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(e.lock), "=", 0).WithPrefix()
 }
 
+// noHolder means that all entries of the lock wait. The word of a holder is less.
+func (e entry) noHolder() clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(e.lock), ">", waits).WithPrefix()
+}
+
 // isFirst means that the entry was created at that revision, and all others after it.
 func (e entry) isFirst(created int64) []clientv3.Cmp {
 	return []clientv3.Cmp{
@@ -144,11 +149,6 @@ func (e entry) isFirst(created int64) []clientv3.Cmp {
 
 func (e entry) get() clientv3.Op { return clientv3.OpGet(e.key) }
 
-// getFirst gets the entry that was created first, and counts all.
-func (e entry) getFirst() clientv3.Op {
-	return clientv3.OpGet(e.lock, append(clientv3.WithFirstCreate(), clientv3.WithPrefix())...)
-}
-
 // getLast gets the entry that was created last.
 func (e entry) getLast() clientv3.Op {
 	return clientv3.OpGet(e.lock, append(clientv3.WithLastCreate(), clientv3.WithPrefix())...)
@@ -158,6 +158,13 @@ func (e entry) getLast() clientv3.Op {
 func (e entry) getBefore(created int64) clientv3.Op {
 	return clientv3.OpGet(e.lock, append(clientv3.WithLastCreate(), clientv3.WithPrefix(),
 		clientv3.WithMaxCreateRev(created-1))...)
+}
+
+// getHolder gets the entry that holds the lock, if there is one, and otherwise another. It counts
+// all.
+func (e entry) getHolder() clientv3.Op {
+	return clientv3.OpGet(e.lock, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByValue, clientv3.SortAscend),
+		clientv3.WithLimit(1))
 }
 
 // put writes the entry, with a lease of so many seconds.

@@ -58,11 +58,11 @@ package etcd
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/line"
 	"github.com/golockers/locker/internal/misuse"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -82,8 +82,8 @@ type Locker struct {
 	leases etcdserverpb.LeaseClient
 	prefix string
 
-	calls   inflight.Calls
-	undoing atomic.Int64
+	calls inflight.Calls
+	lines line.Lines[string, place] // by what the keys of a lock's entries begin with
 }
 
 var (
@@ -181,7 +181,7 @@ func (l *Locker) Acquire(ctx context.Context, key, token string, ttl time.Durati
 
 func (l *Locker) acquire(ctx context.Context, e entry, seconds int64) (bool, error) {
 	for range passes {
-		resp, err := l.txn(ctx, nil, []clientv3.Op{e.getFirst()}, nil)
+		resp, err := l.txn(ctx, nil, []clientv3.Op{e.getHolder()}, nil)
 		if err != nil {
 			return false, err
 		}
@@ -204,7 +204,7 @@ func (l *Locker) acquire(ctx context.Context, e entry, seconds int64) (bool, err
 			return false, err
 		}
 		resp, err = l.txn(ctx, []clientv3.Cmp{e.isFree()}, []clientv3.Op{e.put(holds, seconds, lease)},
-			[]clientv3.Op{e.getFirst()})
+			[]clientv3.Op{e.getHolder()})
 		if err == nil && resp.Succeeded {
 			return true, nil
 		}
@@ -331,12 +331,13 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 			_, err = readOne(e.lock, ranged(resp, 0))
 			return false, err
 		}
-		for _, kv := range resp.Responses[0].GetResponseDeleteRange().PrevKvs {
-			l.revokeLater(ctx, token, clientv3.LeaseID(kv.Lease), giveUp)
-		}
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		_ = l.calls.Wait(short, token)
+		for _, kv := range resp.Responses[0].GetResponseDeleteRange().PrevKvs {
+			if id := clientv3.LeaseID(kv.Lease); l.revoke(short, id) != nil {
+				l.revokeLater(ctx, token, id, giveUp)
+			}
+		}
 		return true, nil
 	})
 }

@@ -13,14 +13,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Inspect reports who holds the lock of key, for how long, in whole seconds, and how many wait in
-// the queue. A lock that the first waiter is about to take is reported as free. Inspect takes two
+// Inspect reports who holds the lock of key, for how long, in whole seconds, and how many
+// processes wait in the queue. A lock that the first waiter is about to take is reported as free. Inspect takes two
 // requests; the answer to the second, about the lease, may be that of a leader that has been
 // deposed and does not know it yet.
 func (l *Locker) Inspect(ctx context.Context, key string) (locker.Info, error) {
 	info, err := call(ctx, l, "", func() (locker.Info, error) {
 		e := l.entry(key, "")
-		resp, err := l.txn(ctx, nil, []clientv3.Op{e.getFirst()}, nil)
+		resp, err := l.txn(ctx, nil, []clientv3.Op{e.getHolder()}, nil)
 		if err != nil {
 			return locker.Info{}, err
 		}
@@ -86,7 +86,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[locker.Info,
 					lock, first, entries = own, kv, 0
 				}
 				entries++
-				if kv.CreateRevision < first.CreateRevision {
+				if string(kv.Value) < string(first.Value) { // that of a holder is the least
 					first = kv
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/undo"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -20,9 +21,8 @@ const (
 	// an election for instance, and its error says more.
 	answerTime = 10 * time.Second
 
-	undoRest  = 5 * time.Millisecond // between two attempts to undo what has failed, first
-	undoMost  = 2 * time.Second      // and last
-	maxUndone = 1024                 // at the same time
+	// leaveTime is how long a Wait that has ended tries to take its place with it before it returns.
+	leaveTime = 100 * time.Millisecond
 
 	// longest is the longest ttl of a lease, in seconds.
 	longest int64 = 9_000_000_000
@@ -143,25 +143,32 @@ func (l *Locker) revokeLater(ctx context.Context, token string, id clientv3.Leas
 	l.undo(ctx, token, seconds, func(ctx context.Context) error { return l.revoke(ctx, id) })
 }
 
-// undo calls step in the background, on a context with ctx's values, until it succeeds, or so many
-// seconds have passed: by then the lease in question has expired. If there are maxUndone of these
-// already, it does nothing.
+// undo calls step in the background, on a context with ctx's values, until it succeeds, the client is
+// closed, or so many seconds have passed: by then the lease in question has expired. Later calls for
+// the token may wait for it.
 func (l *Locker) undo(ctx context.Context, token string, seconds int64, step func(context.Context) error) {
-	if l.undoing.Add(1) > maxUndone {
-		l.undoing.Add(-1)
-		return
-	}
-	l.calls.Go(token, func() {
-		defer l.undoing.Add(-1)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(seconds)*time.Second)
-		defer cancel()
-		defer context.AfterFunc(l.client.Ctx(), cancel)() // when the client is closed
-		for rest := undoRest; ; rest = min(2*rest, undoMost) {
-			if err := step(ctx); err == nil || isFinal(err) || !sleep(ctx, rest) {
-				return
-			}
-		}
+	ended := make(chan struct{})
+	end := func() {}
+	l.calls.Leave(token, ended, func(remove func()) bool {
+		end = func() { remove(); close(ended) }
+		return true
 	})
+	window := time.Duration(min(seconds, int64(undo.Longest/time.Second))) * time.Second
+	started := undo.Start(ctx, undo.Work{Owner: l, Window: window, GaveUp: func(error) { end() },
+		Attempt: func(ctx context.Context) (bool, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(l.client.Ctx(), cancel)()
+			err := step(ctx)
+			done := err == nil || isFinal(err) || l.client.Ctx().Err() != nil
+			if done {
+				end()
+			}
+			return done, err
+		}})
+	if !started {
+		end()
+	}
 }
 
 // sleep reports whether d has passed before the end of ctx.
