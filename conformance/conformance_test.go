@@ -13,6 +13,7 @@ import (
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/harness"
 	"github.com/golockers/locker/conformance/internal/mutants"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -132,6 +133,7 @@ func TestRedisReference(t *testing.T) {
 }
 
 func TestQueueReference(t *testing.T) {
+	testserver.Variant(t, "the adapters run the suite on real servers")
 	t.Parallel()
 	run(t, mutants.OnRedisFull(mutants.NewGranted(mutants.Correct))(t))
 }

@@ -76,6 +76,9 @@ func TestCounterMutants(t *testing.T) {
 		for _, ck := range counterChecks() {
 			if slices.Contains(m.must, ck.name) {
 				r := harness.Judge(t, ck.task(c))
+				for try := 1; try < 4 && !r.Failed(); try++ { // a race may go well
+					r = harness.Judge(t, ck.task(c))
+				}
 				assert.True(t, r.Failed(), "%s: %s", ck.name, r.Why())
 			}
 		}

@@ -38,7 +38,7 @@ func noFalseAlarm(t *testing.T, c harness.Config) {
 		return
 	}
 	defer s.Close()
-	bubble(s, 500*time.Microsecond)
+	bubble(s, 5*time.Millisecond)
 	for name, r := range s.RunAll(t) {
 		assert.False(t, r.Failed(), "%s: %s", name, r.Printed())
 		assert.False(t, r.Inconclusive(), "%s: %s", name, r.Why())
@@ -241,7 +241,7 @@ func TestNoFalseAlarmClosed(t *testing.T) {
 		s, err := harness.NewSuite(t, c, slices.DeleteFunc(checks(), func(ck harness.Check) bool { return ck.Name != "demand/close" }))
 		require.NoError(t, err)
 		defer s.Close()
-		bubble(s, 500*time.Microsecond)
+		bubble(s, 5*time.Millisecond)
 		r := s.RunAll(t)["demand/close"]
 		assert.False(t, r.Failed(), r.Printed())
 		assert.False(t, r.Skipped(), r.Printed())
@@ -275,7 +275,7 @@ func TestOptional(t *testing.T) {
 			s, err := harness.NewSuite(t, c, checks())
 			require.NoError(t, err)
 			defer s.Close()
-			bubble(s, 500*time.Microsecond)
+			bubble(s, 5*time.Millisecond)
 			results := s.RunAll(t)
 			for _, ck := range s.Checks {
 				r := results[ck.Name]
@@ -303,6 +303,7 @@ func TestOptional(t *testing.T) {
 }
 
 func TestNoFalseAlarmRollBack(t *testing.T) {
+	testserver.Variant(t, "the adapters run the suite on real servers")
 	t.Parallel()
 	run(t, mutants.OnRedis(mutants.NewRollsBack)(t))
 }

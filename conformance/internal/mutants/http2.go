@@ -190,7 +190,11 @@ func (l http2Lock) releaseLater(ctx context.Context, key, token string) {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), rpcTimeout)
 	go func() {
 		defer cancel()
-		l.Release(own, key, token)
+		for {
+			if _, err := l.Release(own, key, token); err == nil || linger(own, 50*time.Millisecond) != nil {
+				return
+			}
+		}
 	}()
 }
 
