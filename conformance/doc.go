@@ -23,10 +23,11 @@
 //	go test -run 'TestConformance/(expiry|extend)/.*early' .
 //
 // The checks run at the same time and mostly wait, so all of them together take about as long as
-// the longest: about ten seconds, or twenty with faults. A few need the backend for themselves, as
-// those of List do, and run after the others. Keys and tokens are random, and locks are brief or
-// released in the end. So the backend may be shared, and Run may be called any number of times,
-// even concurrently.
+// the longest: about ten seconds, or twenty with faults. All runs in a process share the machine by a
+// budget of so many checks and requests for each core, so several of them take longer, and do not
+// exhaust a client's connections. A few checks need the backend for themselves, as those of List do,
+// and run after the others. Keys and tokens are random, and locks are brief or released in the end.
+// So the backend may be shared, and Run may be called any number of times, even concurrently.
 //
 // # What is checked
 //
@@ -58,15 +59,22 @@
 // empty, and those that Config.Skip names. The last line of Run's output, which go test -v shows,
 // counts them.
 //
-// # Inconclusive checks
+// # Facts and times
 //
-// A check that could not decide is inconclusive, neither passed nor failed. Usually the machine or
-// the backend was too slow, and a lock had expired before the check could observe it, or waiters
-// may have joined a queue in another order than the check intended. Such a check tries again with
-// longer times, and is run again, up to three times, when the others are done. If it is still
-// inconclusive, go test marks it as skipped, and the last line of Run's output names it with its
-// reason. It has shown nothing. If that is not good enough, as in continuous integration, set
-// LOCKER_CONFORMANCE=strict in the environment to make it fail.
+// What a check fails of is a fact or a time. A fact must not happen on any machine: two holders, a
+// lost release, a wrong error, a leak, a hang beyond any patience. A time is something that came later
+// than it should, such as an error after a client's timeout. All the while the suite measures how late
+// timers fire and how long the backend's plainest request takes. If something came too late while the
+// machine was slower than the check tolerates, that shows nothing about the Locker, and the check is
+// run again: without others of its run, in the end without any other in the process, and with its
+// times stretched by what was measured. The same is done for a check that could not decide, for
+// instance because a lock had expired before it could be observed.
+//
+// A check that could not be judged in four tries is inconclusive: go test marks it as skipped, and the
+// last line of Run's output names it with its reason. It has shown nothing. If that is not good enough,
+// set LOCKER_CONFORMANCE=strict in the environment to make it fail.
+//
+// # What a run cannot detect
 //
 // Without Config.Addr errors are not tested, since nothing goes wrong in such a run. A Locker that
 // returns false for an unknown outcome then passes, and so does one whose calls outlive
@@ -101,14 +109,18 @@
 // often fails several checks; then the last line of Run's output names the one to begin with: a
 // wrong answer proves more than a late one or an error.
 //
+// The suite proves that its checks find mistakes by Lockers that have them: mistakes.md beside this
+// package lists some 350, each with the checks that must find it. They are those of articles
+// and of real adapters, so it is also a list of what to look for when a check fails.
+//
 // # What a failure means
 //
 // The suite is exact about early and patient about late. A lock counts as given to another too
 // early only if the other's call returned within the ttl since the holder's call started, which a
-// slow machine cannot cause. An event counts as late only after an allowance of some seconds, which
-// grows with the slowness observed of the backend, plus Config's Granularity if a lock has to
-// expire. So a failure is caused by the Locker or by Config. In races, however, a pass may be luck:
-// if two steps of your backend have to be atomic, run the suite more than once (-count).
+// slow machine cannot cause. An event counts as late only after an allowance of some seconds, plus
+// Config's Granularity if a lock has to expire, and only if the machine does not explain it. So a
+// failure is caused by the Locker or by Config. In races, however, a pass may be luck: if two steps of
+// your backend have to be atomic, run the suite more than once (-count).
 //
 // [Write your own adapter]: https://github.com/golockers/locker/blob/main/docs/adapters.md
 package conformance
