@@ -29,7 +29,7 @@ var (
 	Answer = Allowance{time.Second, 8}
 	// CtxEnd is for the return of a call to a server that hangs, after its ctx has ended. It is
 	// less than a second, the shortest I/O timeout in use.
-	CtxEnd = Allowance{400 * time.Millisecond, 4}
+	CtxEnd = Allowance{400 * time.Millisecond, 2}
 	// IOTimeout is for the return of such a call whose ctx was canceled, if the client
 	// cannot interrupt it. No reasonable client waits longer for a reply.
 	IOTimeout = Allowance{40 * time.Second, 40}
