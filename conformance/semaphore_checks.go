@@ -194,7 +194,7 @@ func checkPermitsResize(p *permits) {
 }
 
 func checkPermitsFence(p *permits) {
-	if _, ok := p.a.Locker.(locker.Fencer); !ok {
+	if !locker.CanFence(p.a.Locker) {
 		p.Skip(fmt.Sprintf("%T is not a locker.Fencer", p.a.Locker))
 	}
 	others := p.fill(p.b, semaphoreN-1, harness.Long, "the name is fresh")

@@ -79,7 +79,7 @@ func (p *permits) storm(n int) {
 // unless holders is nil. The cleanups that it starts belong to callers.
 func (p *permits) weather(c *harness.Client, alive context.Context, end time.Time, ttl time.Duration,
 	holders *semaphoreHolders, callers *sync.WaitGroup) {
-	_, queues := c.Locker.(locker.Waiter)
+	queues := locker.CanWait(c.Locker)
 	for time.Now().Before(end) && alive.Err() == nil {
 		ctx, cancel := context.WithTimeout(alive, time.Duration(1+rand.IntN(100))*time.Millisecond)
 		op := "Acquire"

@@ -45,8 +45,8 @@ func semaphoreWaitChecks() ([]harness.Check, []func(p *permits)) {
 	for i := range run {
 		check := run[i]
 		run[i] = func(p *permits) {
-			if _, ok := p.a.Locker.(locker.Waiter); !ok {
-				p.Skip(fmt.Sprintf("%T is not a locker.Waiter", p.a.Locker))
+			if !locker.CanWait(p.a.Locker) {
+				p.Skip(fmt.Sprintf("%T keeps no queue", p.a.Locker))
 			}
 			check(p)
 		}
@@ -118,7 +118,7 @@ func checkPermitsAny(p *permits) {
 		waiter := p.waiters(p.Ctx, 1, p.Standing()/2)[0]
 		released := p.release(held[i])
 		held[i] = p.served(waiter, released.End, "one of the permits was released, and one waits")
-		if _, ok := p.a.Locker.(locker.Fencer); ok && p.Has(harness.NeedsFence) {
+		if locker.CanFence(p.a.Locker) && p.Has(harness.NeedsFence) {
 			mint(held[i].Client, p.key, held[i].Token, 0)
 		}
 		p.full("three tokens hold a permit each")
