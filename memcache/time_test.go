@@ -63,13 +63,12 @@ func TestEveryPhaseOfTheSecond(t *testing.T) {
 	clientA, clientB := newClient(t, srv.Addr), newClient(t, srv.Addr)
 	clientA.MaxIdleConns, clientB.MaxIdleConns = 100, 100
 	a, b := New(clientA), New(clientB)
-	const phases = 10
+	const phases = 4 // TestClockStepsByTwo has many, on a fake server
 	begin := time.Now()
 	var all sync.WaitGroup
 	for phase := range phases {
 		time.Sleep(time.Until(begin.Add(time.Duration(phase) * time.Second / phases)))
-		for _, ttl := range []time.Duration{300 * time.Millisecond, 900 * time.Millisecond, time.Second,
-			1001 * time.Millisecond, 1500 * time.Millisecond, 2 * time.Second} {
+		for _, ttl := range []time.Duration{300 * time.Millisecond, time.Second, 1001 * time.Millisecond} {
 			for _, extended := range []bool{false, true} {
 				all.Go(func() {
 					expires(t, a, b, fmt.Sprintf("%v at phase %d, extended: %v", ttl, phase, extended), ttl, extended)
