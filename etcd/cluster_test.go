@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -316,4 +318,83 @@ func (s lateStream) Send(m *etcdserverpb.LeaseKeepAliveRequest) error {
 	time.Sleep(100 * time.Millisecond) // the client has written it
 	s.sent()
 	return err
+}
+
+// Three members have no space left while clients wait. The line fails as one, with the reason, and
+// blocks nothing once there is space again.
+func TestNoSpaceUnderWaiters(t *testing.T) {
+	t.Parallel()
+	testserver.Variant(t, "to the adapter, one server without space is what a cluster is")
+	members := testserver.EtcdCluster(t, 3, "--quota-backend-bytes", "400000")
+	client := newClient(t, addrs(members)...)
+	a, l, ctx := New(newClient(t, addrs(members)...)), New(client), t.Context()
+	isOK(t)(a.Acquire(ctx, "k", "a", time.Minute))
+	failed := make(chan error, 20)
+	for i := range cap(failed) {
+		go func() {
+			_, err := l.Wait(ctx, "k", fmt.Sprint(i), time.Minute)
+			failed <- err
+		}()
+	}
+	hasWaiters(t, a, "k", 1)
+	time.Sleep(2 * shortenAfter) // its lease is short by now
+	require.Eventually(t, func() bool {
+		_, err := client.Put(ctx, "big", string(make([]byte, 50_000)))
+		return errors.Is(err, rpctypes.ErrNoSpace)
+	}, patience, time.Millisecond)
+	isOK(t)(a.Extend(ctx, "k", "a", time.Minute))
+	require.Empty(t, failed, "waiting needs no space")
+	isOK(t)(a.Release(ctx, "k", "a"))
+	for range cap(failed) {
+		require.ErrorIs(t, <-failed, rpctypes.ErrNoSpace)
+	}
+	now, err := client.Get(ctx, "big")
+	require.NoError(t, err)
+	_, err = client.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	for _, m := range members {
+		_, err = client.Defragment(ctx, m.Addr)
+		require.NoError(t, err)
+	}
+	alarms, err := client.AlarmList(ctx)
+	require.NoError(t, err)
+	for _, alarm := range alarms.Alarms {
+		_, err = client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(alarm))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		ok, err := a.Acquire(ctx, "k", "next", time.Minute)
+		return err == nil && ok
+	}, patience, 10*time.Millisecond)
+}
+
+// A follower is cut off from its waiters' point of view, by a pause, while the others release the
+// lock and compact the history that their watches have not seen.
+func TestCompactionBehindAFollower(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	leader := c.leader(c.members...)
+	others := c.others(leader)
+	a, b := New(newClient(t, leader.Addr)), New(newClient(t, others[0].Addr))
+	admin, ctx := newClient(t, leader.Addr), t.Context()
+	isOK(t)(a.Acquire(ctx, "k", "a", time.Minute))
+	woken, err := b.Watch(ctx, "k")
+	require.NoError(t, err)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := b.Wait(ctx, "k", "b", time.Minute)
+		waited <- err
+	}()
+	hasWaiters(t, a, "k", 1)
+	others[0].Pause()
+	isOK(t)(a.Release(ctx, "k", "a"))
+	compact(t, admin)
+	others[0].Continue()
+	require.NoError(t, <-waited)
+	select {
+	case <-woken:
+	case <-time.After(patience):
+		t.Fatal("the watcher was not woken")
+	}
+	isOK(t)(b.Release(ctx, "k", "b"))
 }
