@@ -8,9 +8,10 @@
 //
 // # What is on the server
 //
-// A token that holds the lock of name k, or waits for it, has an entry: the key "locker/k/token",
-// with a lease of its own. The entry that was created first holds the lock. The value is "held" or
-// "wait" and the ttl in seconds. In names and tokens, slashes, percent signs and all bytes but
+// A token that holds the lock of name k has an entry: the key "locker/k/token", with a lease of its
+// own. So has each Locker that waits for it, with the token of one of its waiters. The value is
+// "held" or "wait" and the ttl in seconds. When no entry is that of a holder, the one that was created
+// first is next. In names and tokens, slashes, percent signs and all bytes but
 // printable ASCII are replaced by % and two hexadecimal digits, so "etcdctl get --prefix
 // locker/invoice%2F42/" shows who holds the lock of invoice/42 and who waits for it. There are no
 // other keys. Each operation adds to the history that etcd keeps until compaction, so set
