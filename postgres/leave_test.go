@@ -229,3 +229,43 @@ func TestOutageFailsTheLine(t *testing.T) {
 	all.Wait()
 	require.Less(t, time.Since(failed), outage, "they met the outage one after the other")
 }
+
+// Waiters of many locks leave at once. The holder of one of them does not wait behind them for a
+// connection, and no lock stays with one who has gone.
+func TestWaitersOfManyLocksLeave(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	l, other := New(newPool(t, s.Addr, "pool_max_conns", "4")), New(newPool(t, s.Addr))
+	const keys = 400 // more than may be undone at a time
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range keys {
+		acquire(t, other, fmt.Sprint(i), "holder", 10*time.Minute)
+		all.Go(func() {
+			_, err := l.Wait(ctx, fmt.Sprint(i), "waiter", 10*time.Minute)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	acquire(t, l, "k", "holder", time.Minute)
+	require.Eventually(t, func() bool {
+		var n int
+		err := other.pool.QueryRow(t.Context(), "SELECT count(queue) FROM locker_locks").Scan(&n)
+		return err == nil && n == keys
+	}, long, 10*time.Millisecond)
+	cancel()
+	short, end := context.WithTimeout(t.Context(), 5*time.Second) // as Unlock has
+	defer end()
+	ok, err := l.Release(short, "k", "holder")
+	require.NoError(t, err)
+	require.True(t, ok)
+	all.Wait()
+	for i := range keys {
+		release(t, other, fmt.Sprint(i), "holder")
+	}
+	for i := range keys {
+		require.Eventually(t, func() bool {
+			ok, err := other.Acquire(t.Context(), fmt.Sprint(i), "next", time.Minute)
+			return err == nil && ok
+		}, long, time.Millisecond, "%d", i)
+	}
+}
