@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/undo"
 )
 
 const (
@@ -54,8 +55,10 @@ func call[T any](ctx context.Context, l *Locker, name, token string,
 		}
 	}
 	return inflight.Do(ctx, &l.calls, token, inflight.Never, func() (v T, err error) {
+		sent := false
 		for attempt := 1; ; attempt++ {
 			err = l.once(ctx, attempt == attempts && l.isUndone(err), func(ctx context.Context, q querier) error {
+				sent = true
 				v, err = do(ctx, q, s)
 				return err
 			})
@@ -63,10 +66,13 @@ func call[T any](ctx context.Context, l *Locker, name, token string,
 				break
 			}
 		}
-		if err != nil {
-			return zero, err
+		switch {
+		case err == nil:
+			return v, nil
+		case !sent:
+			return zero, undo.Needless(err)
 		}
-		return v, nil
+		return zero, err
 	})
 }
 

@@ -9,10 +9,12 @@ import (
 	"os"
 	"regexp"
 	"strings"
+
+	"github.com/golockers/locker/internal/misuse"
 )
 
 var (
-	errNoDB     = errors.New("sqllock: nil database")
+	errNoDB     = misuse.New("sqllock: nil database")
 	errNoAnswer = fmt.Errorf("no answer within %v: %w", ioTimeout, os.ErrDeadlineExceeded)
 )
 

@@ -38,7 +38,9 @@
 // locks among them; [locker.Lease.Fence] protects against that. A replica that only reads returns an
 // error for every operation except Inspect and List.
 //
-// There is no queue and no notification: waiters poll.
+// There is no queue and no notification: waiters poll. There are no counts for package window and no
+// cache for a Loader of package singleflight: for those use a Redis, memcached or, for counts,
+// package postgres, or write a Cache over a table and let package conformance judge it.
 //
 // # MySQL and MariaDB
 //
@@ -53,14 +55,21 @@
 // network's file system. Open it with a busy timeout, since SQLite has one writer at a time. With
 // modernc.org/sqlite:
 //
-//	db, err := sql.Open("sqlite", "file:app.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
+//	db, err := sql.Open("sqlite", "file:locks.db?_pragma=busy_timeout(5000)"+
+//		"&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
 //
 // With github.com/mattn/go-sqlite3:
 //
-//	db, err := sql.Open("sqlite3", "file:app.db?_busy_timeout=5000&_journal_mode=WAL")
+//	db, err := sql.Open("sqlite3", "file:locks.db?_busy_timeout=5000&_journal_mode=WAL&_synchronous=NORMAL")
 //
-// Other journal modes work but for OFF and MEMORY. With a setting that does not fit, each operation
-// returns an error that names it. Do not use nolock=1 or a VFS without locks, which are not noticed.
+// With synchronous=NORMAL a statement does not wait for the disk. If the machine crashes, the last
+// changes are lost, and so are the processes that held the locks. Keep data that needs more in
+// another file. The journal modes DELETE, TRUNCATE and PERSIST are several times slower than WAL. A
+// Locker sends one statement at a time, since SQLite has one writer at a time.
+//
+// With a busy timeout of less than a second, the journal mode OFF or MEMORY, or a database in memory,
+// each operation returns an error that names the setting. Do not use nolock=1 or a VFS without
+// locks, which are not noticed.
 //
 // # PostgreSQL
 //
@@ -78,6 +87,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/inflight"
+	"github.com/golockers/locker/internal/misuse"
 )
 
 // Locker keeps locks in a table. Make one with [New], and share it: it is safe for concurrent use
@@ -126,8 +136,12 @@ func New(db *sql.DB, d Dialect, opts ...Option) *Locker {
 	if d.OneWriter {
 		l.turn = make(chan struct{}, 1)
 	}
-	l.table, l.statements, l.err = complete(d, opts)
-	if db == nil && l.err == nil {
+	table, statements, err := complete(d, opts)
+	l.table, l.statements = table, statements
+	switch {
+	case err != nil:
+		l.err = misuse.New(err.Error())
+	case db == nil:
 		l.err = errNoDB
 	}
 	return l

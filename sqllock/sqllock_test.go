@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -70,6 +71,7 @@ func TestCheck(t *testing.T) {
 	f := &fake{answers: []any{int64(7)}} // a complaint
 	_, err := New(f.open(t), d).Acquire(t.Context(), "k", "t", time.Second)
 	require.EqualError(t, err, "sqllock: 7")
+	require.True(t, undo.IsNeedless(err))
 	require.Equal(t, []string{"SELECT complaint"}, f.sent)
 
 	f = &fake{answers: []any{int64(0), int64(1), errCause, int64(8)}}
@@ -79,6 +81,7 @@ func TestCheck(t *testing.T) {
 	require.True(t, ok)
 	ok, err = l.Acquire(t.Context(), "k", "t", time.Second)
 	require.ErrorContains(t, err, "sqllock: 8")
+	require.False(t, undo.IsNeedless(err), "the statement was sent")
 	require.ErrorIs(t, err, errCause)
 	require.False(t, ok)
 }
@@ -139,6 +142,7 @@ func failures(t *testing.T, l *Locker) (errs []error) {
 func TestInvalid(t *testing.T) {
 	for _, err := range failures(t, New(nil, MySQL)) {
 		require.ErrorIs(t, err, errNoDB)
+		require.ErrorIs(t, err, locker.ErrInvalidLocker)
 	}
 	db := new(fake).open(t)
 	for _, name := range []string{
@@ -146,6 +150,7 @@ func TestInvalid(t *testing.T) {
 	} {
 		for _, err := range failures(t, New(db, MySQL, WithTable(name))) {
 			require.ErrorContains(t, err, "sqllock: invalid table name", name)
+			require.ErrorIs(t, err, locker.ErrInvalidLocker)
 		}
 		require.Empty(t, Schema(MySQL, WithTable(name)))
 	}

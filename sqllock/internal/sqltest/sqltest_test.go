@@ -123,3 +123,16 @@ func TestPostgreSQL(t *testing.T) {
 
 // wal are the settings of a SQLite database that the documentation of package sqllock asks for.
 var wal = []string{"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"}
+
+func TestSemaphore(t *testing.T) {
+	testserver.Variant(t, "its Locker is tested, and semaphores are on other backends")
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	newLocker(t, openMySQL(t, "tcp", s.Addr), sqllock.MySQL)
+	conformance.RunSemaphore(t, conformance.SemaphoreConfig{
+		Addr: s.Addr,
+		New: func(tb testing.TB, addr string) locker.Locker {
+			return sqllock.New(openMySQL(tb, "tcp", addr, "interpolateParams", "true"), sqllock.MySQL)
+		},
+	})
+}
