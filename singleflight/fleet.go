@@ -79,6 +79,9 @@ func (f *Fleet[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 	if fn == nil {
 		return v, false, doError(key, errors.New("nil function"))
 	}
+	if v, shared, joined, err := f.loader.joinOpen(ctx, key); joined {
+		return v, shared, err
+	}
 	c := &fleetCall[V]{fn: fn}
 	v, shared, err = f.loader.call(context.WithValue(ctx, f, c), key)
 	return v, shared || err == nil && !c.ran, err

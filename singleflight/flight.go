@@ -143,6 +143,22 @@ func (f *flight[V]) remove() {
 	f.place = nowhere
 }
 
+// joinAndUnlock is for a caller that has found the flight open: it joins it, and waits for the result.
+// It unlocks group.mu, which its caller holds.
+func (f *flight[V]) joinAndUnlock(ctx context.Context) (v V, shared bool, err error) {
+	f.callers++
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	f.group.mu.Unlock()
+	noteFirst(ctx, f.first)
+	if ctx.Done() == nil { // a shorter path, since a thousand callers may take it
+		<-f.done
+		return f.v, f.shared, f.err
+	}
+	return f.wait(ctx, false)
+}
+
 // wait is for a caller whose ctx can end: it returns the result when there is one, or leaves with
 // ctx's error. first reports whether it is the caller whose fn runs.
 func (f *flight[V]) wait(ctx context.Context, first bool) (v V, shared bool, err error) {

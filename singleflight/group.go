@@ -73,17 +73,7 @@ func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(
 	}
 	e := g.keys.get(key)
 	if f := e.open; f != nil {
-		f.callers++
-		if f.done == nil {
-			f.done = make(chan struct{})
-		}
-		g.mu.Unlock()
-		noteFirst(ctx, f.first)
-		if !canEnd { // a shorter path, since a thousand callers may take it
-			<-f.done
-			return f.v, f.shared, f.err
-		}
-		return f.wait(ctx, false)
+		return f.joinAndUnlock(ctx)
 	}
 
 	f := &flight[V]{group: g, key: key, first: ctx, canEnd: canEnd, place: open,
@@ -105,6 +95,22 @@ func (g *Group[V]) call(ctx context.Context, key string, detached bool, fn func(
 	}
 	go f.run(fn, false)
 	return f.wait(ctx, true)
+}
+
+// callOpen is call if there is an open flight for key. If not, joined is false.
+func (g *Group[V]) callOpen(ctx context.Context, key string) (v V, shared, joined bool, err error) {
+	if ctx.Err() != nil {
+		return v, false, false, nil
+	}
+	within := g.within(ctx, key)
+	g.mu.Lock()
+	f := g.keys.get(key).open
+	if f == nil || within != nil && !within.finished {
+		g.mu.Unlock()
+		return v, false, false, nil
+	}
+	v, shared, err = f.joinAndUnlock(ctx)
+	return v, shared, true, err
 }
 
 // Forget makes the next Do for key call its fn even if a call is in progress. The callers that

@@ -176,21 +176,47 @@ func (l *Loader[V]) join(ctx context.Context, key string, m *member[V], haveRead
 		if err == nil {
 			return v, shared, nil
 		}
-		if of, ok := err.(*leaseError); ok {
-			if leasectx.Of(ctx) != of.leases && ctx.Err() == nil {
-				continue // the source may wait for those locks on behalf of this caller
-			}
-			err = of.error
-		}
-		if err != errReadAlone {
-			if ctx.Err() != nil {
-				l.gaveUp(&l.group, key)
-			} else if closed := l.lifetime.errCut(err); closed != nil {
-				err = loadError(key, closed)
-			}
+		again, err := l.settled(ctx, key, err)
+		if !again {
 			return v, shared, err
 		}
 	}
+}
+
+// settled returns what the error of a flight is for a caller of it, or reports that the caller has to
+// call again.
+func (l *Loader[V]) settled(ctx context.Context, key string, err error) (again bool, _ error) {
+	if of, ok := err.(*leaseError); ok {
+		if leasectx.Of(ctx) != of.leases && ctx.Err() == nil {
+			return true, nil // the source may wait for those locks on behalf of this caller
+		}
+		err = of.error
+	}
+	switch {
+	case err == errReadAlone:
+		return true, nil
+	case ctx.Err() != nil:
+		l.gaveUp(&l.group, key)
+	default:
+		if closed := l.lifetime.errCut(err); closed != nil {
+			err = loadError(key, closed)
+		}
+	}
+	return false, err
+}
+
+// joinOpen is call if a flight of key is open that the caller may join. It costs little, since a
+// thousand callers may do it.
+func (l *Loader[V]) joinOpen(ctx context.Context, key string) (v V, shared, joined bool, err error) {
+	if !l.acceptsUnobserved(key) || l.forgotten.has(key) || l.carriesLock(ctx, key) {
+		return v, false, false, nil
+	}
+	v, shared, joined, err = l.group.callOpen(ctx, key)
+	if err == nil {
+		return v, shared, joined, nil
+	}
+	again, err := l.settled(ctx, key, err)
+	return v, shared, !again, err
 }
 
 // Forget makes sure that what loads in progress in this process have read is neither stored nor
