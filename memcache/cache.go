@@ -73,8 +73,10 @@ type CacheConfig[V any] struct {
 //
 // # Requests
 //
-// Each method takes one request, with two exceptions: Stale takes none if CacheConfig.Stale is 0,
-// and Add beside an item takes two if that is fresh and three if it is stale.
+// Each method takes one request, with three exceptions: Stale takes none if CacheConfig.Stale is 0,
+// Add beside an item takes two if that is fresh and three if it is stale, and Look takes one or two
+// more for each load that begins. While a load is under way and there is no stale value, its item is
+// in the value's place, with the flags 1282367844 (the bytes "Load").
 //
 // A method returns when its context ends, as the package documentation describes under Contexts.
 // A Set or Add whose caller has left may still take effect. Set, Add and Delete of this Cache for

@@ -63,7 +63,10 @@ type CacheConfig[V any] struct {
 // # Requests
 //
 // Get, Set and Delete are one request each, Add is two, and Stale is one, or none if
-// CacheConfig.Stale is 0. Add uses WATCH and MULTI; there are no scripts.
+// CacheConfig.Stale is 0. Look is one for any number of keys, or two if a load begins, and Put two for
+// each key. Add and Put use WATCH and MULTI; there are no scripts. To begin a load takes Redis 2.6.12.
+//
+// The load of k is the key "!load:{cache:k}"; a Cache uses no other keys.
 //
 // A method returns when its context ends, as the package documentation describes under Contexts.
 // A Set or Add whose caller has left may still take effect. Set, Add and Delete of this Cache for

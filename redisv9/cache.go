@@ -63,7 +63,9 @@ type CacheConfig[V any] struct {
 //
 // # Requests
 //
-// Each method is one request, and Stale none if CacheConfig.Stale is 0. With a client that reads
+// Each method is one request, for any number of keys, and Stale none if CacheConfig.Stale is 0. What
+// writes uses scripts. The load of k is the key "!load:{cache:k}", or for a k with a hash tag
+// "!load:{tag}cache:k"; a Cache uses no other keys. With a client that reads
 // from replicas, values appear and vanish late: let a Cache read from masters.
 //
 // A method returns when its context ends, as the package documentation describes under Contexts.

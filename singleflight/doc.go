@@ -16,10 +16,14 @@
 // values are then loaded without it, unless [WithFailClosed] is used. Call [Loader.Close] before
 // the process ends, so that it leaves no lock behind. [Recipes] has a whole service with one.
 //
+// [Fleet] does for the fleet what a Group does in a process: of the calls that are made at the same
+// time one runs, and nothing is kept for longer than a moment.
+//
 // # Which to use
 //
 // Use a Group if the result is cheap enough to compute once in each process. Use a Loader if it
-// should be computed once in the fleet and all may share it. Use a lock if each caller has to do
+// should be computed once in the fleet, kept in a cache, and all may share it, and its
+// [Loader.LoadMany] for lists. Use a Fleet if it should be computed once but not kept. Use a lock if each caller has to do
 // the work itself, one at a time: [locker.Do], with package cohort around the backend's Locker if
 // many goroutines want the lock.
 //
@@ -38,7 +42,10 @@
 //     at most one [WithBackendTimeout].
 //
 // The lock cannot order loads that do not hold it. In another process, such a load may read the
-// source before the change and store the value after the deletion. These are loads
+// source before the change and store the value after the deletion. A cache that is a slots.Keeper,
+// as the caches of the adapters are, prevents that: a load takes a version with its miss, and the
+// cache refuses the value if the key was stored or deleted since. What remains are loads during which
+// the cache does not answer, or whose key cannot have a version. With another cache these are loads
 //
 //   - of a process for which the backend of the locks does not answer, or which could not read
 //     the cache. With [WithFailClosed] that is an error instead;
@@ -48,11 +55,12 @@
 //   - that have lost their lock because the process was stopped for longer than [WithLockTTL],
 //     because the source took longer than [WithMaxHold], or because the backend lost it by an
 //     eviction, a failover or a restart without its data. They store only with an [Adder], and
-//     only if there is no value, which is the case after a deletion. But a lock that the backend
-//     has lost counts as held until the next extension finds out, up to a third of LockTTL later.
-//     During that time later callers in that process join the load, and if it ends, its value is
-//     stored. Callers that have joined get the value whenever the load ends;
+//     only if there is no value, which is the case after a deletion;
 //   - whose store was not answered within the backend timeout, and reaches the cache later.
+//
+// A lock that the backend has lost counts as held until the next extension finds out, up to a third
+// of LockTTL later. During that time later callers in that process join the load, whatever the cache.
+// Callers that have joined get the value whenever the load ends.
 //
 // So give the values a lifetime as well: it bounds how long an old value lasts in these cases.
 //
@@ -63,7 +71,7 @@
 //
 // There is one load in the fleet as long as the lock holds: package [locker] describes what that
 // depends on. A process that is stopped while loading, for longer than the lock lasts, may have
-// been overtaken by another when it goes on. It then stores its value only if there is none.
+// been overtaken by another when it goes on. Its value is then not stored if another one is there.
 //
 // [Recipes]: https://github.com/golockers/locker/blob/main/docs/recipes.md#a-hot-key-behind-http
 package singleflight

@@ -17,11 +17,12 @@ import (
 // it from the source, and the others get the value that it stored.
 //
 // A load takes these steps: join a load that is in progress in this process; read the cache; try
-// the lock; read the cache again under the lock; call the source; hand the value to the callers in
-// this process; store it; release the lock. The callers do not wait for the last two steps. A
+// the lock; read the cache again under the lock, and take a version there; call the source; hand the
+// value to the callers in this process; store it, if the version is still the present one; release
+// the lock. The callers do not wait for the last two steps. A
 // caller that arrives while the value is being stored gets that value.
 //
-// A process that does not get the lock waits for the value to appear in the cache, woken by the
+// A process that does not get the lock waits for the value or the failure in the cache, woken by the
 // release if the Locker is a [locker.Watcher], and otherwise polling.
 //
 // A Loader keeps nothing for a key that is not being loaded, unless [Loader.Update] could not
@@ -93,11 +94,12 @@ func newLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 // [locker.ErrClosed].
 //
 // An error of the source goes unchanged to the callers that waited for that load and is not
-// cached. Processes that wait for the lock then try one at a time, but none waits for more than
-// three such loads, or five seconds if that is longer: a process that has seen two locks released
-// without a value, a second apart or more, calls the source itself, within the time that the
-// second load took. The same holds when the cache refuses the value. This bound does not depend
-// on the number of processes. It requires a Locker that is a [locker.Watcher]; otherwise
+// cached. If the Cache is a slots.Keeper, processes that waited for it return it too, as a
+// [*RemoteError], unless it is that of a context. Otherwise processes that wait for the lock try one
+// at a time, but none waits for more than three such loads, or five seconds if that is longer: a
+// process that has seen two locks released without a value, a second apart or more, calls the
+// source itself, within the time that the second load took. The same holds when the cache refuses
+// the value. This bound does not depend on the number of processes. It requires a Locker that is a [locker.Watcher]; otherwise
 // [WithMaxWait] is the bound. A process whose own value was refused loads that key without the
 // lock, one load at a time, for [WithOutagePause].
 //

@@ -40,7 +40,7 @@ func TestACL(t *testing.T) {
 		require.NoError(t, admin.Do(t.Context(), user...).Err())
 		c := connect(t, addr, user)
 		useLocks(t, c.locks)
-		require.NoError(t, admin.Do(t.Context(), "acl", "setuser", user[2], "~cache:*").Err())
+		require.NoError(t, admin.Do(t.Context(), "acl", "setuser", user[2], "~cache:*", "~!load:*").Err())
 		useCache(t, c.cache)
 		for _, key := range []string{"other", "!queue:other", "!other"} {
 			assert.ErrorContains(t, c.do("GET", key), "NOPERM")
