@@ -240,7 +240,7 @@ func (b *bench) allQueue(ctx context.Context, j job) (bool, error) {
 		keys, err := b.redis.client.DBSize(ctx).Result()
 		return keys >= int64(2*j.Count), err
 	}
-	entries, err := b.redis.client.ZCard(ctx, "!queue:locker:{locker:"+j.Key+"}").Result()
+	entries, err := b.redis.client.ZCard(ctx, "!line:locker:{locker:"+j.Key+"}").Result()
 	return entries >= int64(j.Count), err
 }
 

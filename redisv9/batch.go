@@ -27,8 +27,6 @@ type batches struct {
 	slots  int
 	always bool // for tests: every call goes in a pipeline, even a single one
 
-	merging merging
-
 	// The channels of calls that are over. A pool that all Lockers share would move channels from one
 	// bubble of package synctest to another.
 	wakes sync.Pool
@@ -52,22 +50,6 @@ func (b *batches) process(s *redislock.Sending, cmd redis.Cmder) error {
 	return b.wait(newBatched(b, s, cmd))
 }
 
-// release is process for the release of a lock with a queue, and returns the reply.
-func (b *batches) release(s *redislock.Sending, lock, queue string) (any, error) {
-	if b.takeFree() {
-		defer b.pass()
-		cmd := releaseCommand(s, lock, queue)
-		err := b.locker.sendAlone(s, cmd)
-		return cmd.Val(), err
-	}
-	c := newBatched(b, s, redis.NewCmd(s.Ctx))
-	c.lock, c.queue = lock, queue
-	if err := b.wait(c); err != nil {
-		return nil, err
-	}
-	return c.Cmder.(*redis.Cmd).Val(), nil
-}
-
 // wait queues a call and waits for its outcome.
 func (b *batches) wait(c *batched) error {
 	b.enter(c)
@@ -79,12 +61,6 @@ func (b *batches) wait(c *batched) error {
 	}
 	if !c.alone {
 		return c.err
-	}
-	c.complete()
-	if c.wasMerged {
-		err := b.process(c.sending, c.Cmder) // in turn, since all the others have to be sent again as well
-		b.merging.failedAlone(err)
-		return err
 	}
 	return b.locker.sendAlone(c.sending, c.Cmder)
 }
@@ -207,16 +183,10 @@ func (b *batches) send(batch []*batched) {
 	ctx, cancel := contextOf(batch)
 	defer cancel()
 	err := inflight.ErrGoexit
-	cmds, all := b.merging.merge(ctx, batch)
-	defer func() {
-		for _, m := range all {
-			m.finish()
-		}
-		finish(batch, err)
-	}()
+	defer func() { finish(batch, err) }()
 	pipe := b.locker.client.Pipeline()
-	for _, cmd := range cmds {
-		_ = pipe.Process(ctx, cmd) // it only collects
+	for _, c := range batch {
+		_ = pipe.Process(ctx, c) // it only collects
 	}
 	_, err = pipe.Exec(ctx)
 }

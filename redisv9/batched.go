@@ -18,7 +18,6 @@ type batched struct {
 	firstReply
 	batches     *batches
 	sending     *redislock.Sending
-	lock, queue string // of a release whose command is not built yet, since it may be merged with others
 	state       atomic.Int32
 
 	// The caller waits for done or for a value in wake. That has room for two: one from the alarm, if
@@ -37,10 +36,9 @@ type batched struct {
 	gone  chan struct{} // closed after that
 
 	// The outcome, once the call is over:
-	alone     bool // the caller has to send it as a request of its own
-	hasSlot   bool // and has been given a slot for that
-	wasMerged bool // or it has to queue again, with a command of its own
-	err       error
+	alone   bool // the caller has to send it as a request of its own
+	hasSlot bool // and has been given a slot for that
+	err     error
 }
 
 // The states of a call.

@@ -33,11 +33,8 @@ func Channels(l *Locker) (n int) {
 	return n
 }
 
-// GivingUp returns how many places in the queue l is giving up.
-func GivingUp(l *Locker) int64 { return l.locks.GivingUp() }
-
-// Ghosts returns how many ghosts l keeps.
-func Ghosts(l *Locker) int { return l.locks.Ghosts() }
+// Waiting returns how many wait on l.
+func Waiting(l *Locker) int { return l.locks.Waiting() }
 
 // AlwaysBatch makes l send even a single call as a pipeline. It is to be called before l is used.
 func AlwaysBatch(l *Locker) { l.batches.always = true }

@@ -19,10 +19,10 @@ import (
 
 // These tests are about the permits of package semaphore, which share a queue.
 
-const permitsQueue = "!queue:locker:@permits{locker:s}"
+const permitsQueue = "!line:locker:@permits{locker:s}"
 
 func awaited(admin redis.UniversalClient) int64 {
-	return admin.ZCount(context.Background(), permitsQueue, "1", "+inf").Val()
+	return admin.ZCard(context.Background(), permitsQueue).Val()
 }
 
 // waits starts a Wait for a permit of s, and returns once it is in the queue.
@@ -111,39 +111,49 @@ func TestPermitsAfterAccidents(t *testing.T) {
 	}
 }
 
-// Waiters that could not leave the queue are granted permits later. Their process releases each of them.
-func TestPermitsGrantedToThoseWhoHaveGone(t *testing.T) {
+// A process has as many places in the queue as there are permits, or waiters if these are fewer.
+func TestPlacesForPermits(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
-	admin, client := newClient(t, &redis.Options{Addr: addr}), newClient(t, &redis.Options{Addr: addr})
-	r := new(refusing)
-	client.AddHook(r)
-	l := redisv9.New(client)
+	admin := newClient(t, &redis.Options{Addr: addr})
+	l := newLocker(t, &redis.Options{Addr: addr})
 	holder, s := semaphore.NewLocker(redisv9.New(admin), 3), semaphore.NewLocker(l, 3)
 	fill(t, holder, 3)
 	leaving, cancel := context.WithCancel(t.Context())
-	var gone []<-chan redistest.Turn
-	for i := range 4 {
+	var gone, stay []<-chan redistest.Turn
+	for i := range 2 {
 		gone = append(gone, waits(t, admin, s, leaving, fmt.Sprint("gone ", i)))
 	}
-	stays := waits(t, admin, holder, t.Context(), "stays")
-	acquires(t, l, "other", "holder", time.Minute)
-	joins(t, admin, l, t.Context(), "other", "waiter", time.Minute) // so that their process listens
-	hears(t, admin, 2)
-	r.now.Store(true)
+	stay = append(stay, waits(t, admin, s, t.Context(), "stays 0"))
+	for i := range 4 {
+		stay = append(stay, stands(t, s, t.Context(), "s", fmt.Sprint("stays ", i+1), time.Minute))
+	}
+	require.EqualValues(t, 3, awaited(admin))
 	cancel()
 	for _, done := range gone {
-		require.ErrorIs(t, (<-done).Err, context.Canceled)
+		require.ErrorIs(t, (<-done).Err, locker.ErrHeld)
 	}
-	eventually(t, "they have given up leaving", func() bool { return redisv9.GivingUp(l) == 0 })
-	require.EqualValues(t, 5, awaited(admin))
+	require.EqualValues(t, 3, awaited(admin))
 	for i := range 3 {
 		releases(t, holder, "s", fmt.Sprint("holder ", i+1))
 	}
-	r.now.Store(false)
-	isServed(t, stays, "those before it have gone")
-	eventually(t, "the others have released their permits", func() bool { return len(admin.Keys(t.Context(), "locker:s/*").Val()) == 1 })
-	releases(t, holder, "s", "stays")
+	served := 0
+	for served < 3 { // any three: their permits were offered at the same time
+		for i, done := range stay {
+			select {
+			case r := <-done:
+				require.NoError(t, r.Err)
+				require.Less(t, i, 3, "served before those who came earlier")
+				served++
+			default:
+			}
+		}
+	}
+	for i := range 3 {
+		releases(t, s, "s", fmt.Sprint("stays ", i))
+	}
+	isServed(t, stay[3], "permits were released")
+	isServed(t, stay[4], "permits were released")
 }
 
 // embedding is a Locker that changes what the one that it embeds does.
@@ -242,7 +252,7 @@ func TestPermitsHaveTheirOwnQueue(t *testing.T) {
 		acquires(t, test, key, "holder", time.Minute)
 		go func() { _, _ = test.Wait(t.Context(), key, "waiter", time.Minute) }()
 	}
-	eventually(t, "both wait", func() bool { return len(admin.Keys(t.Context(), "!queue:*").Val()) == 2 })
+	eventually(t, "both wait", func() bool { return len(admin.Keys(t.Context(), "!line:*").Val()) == 2 })
 }
 
 // The Waiters of a permit are those of its semaphore, also for a user who may not read their queue.
@@ -252,9 +262,10 @@ func TestWaitersOfPermits(t *testing.T) {
 	l := redisv9.New(admin)
 	s := semaphore.NewLocker(l, 2)
 	fill(t, s, 2)
-	for i := range 3 {
+	for i := range 2 {
 		waits(t, admin, s, t.Context(), fmt.Sprint("waiter ", i))
 	}
+	waits(t, admin, semaphore.NewLocker(newLocker(t, admin.Options()), 2), t.Context(), "waiter 2")
 	go func() { _, _ = l.Wait(t.Context(), "s/2", "of the lock", time.Minute) }()
 	eventually(t, "one waits for a permit by its own name", func() bool { return inspect(t, l, "s/2").Waiters == 4 })
 	assert.Equal(t, 3, inspect(t, l, "s/1").Waiters)
@@ -269,7 +280,7 @@ func TestWaitersOfPermits(t *testing.T) {
 	}
 
 	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "+@all", "~locker:*",
-		"~!queue:locker:{*", "allchannels").Err())
+		"~!line:locker:{*", "allchannels").Err())
 	app := newLocker(t, &redis.Options{Addr: admin.Options().Addr, Username: "app", Password: "secret"})
 	seen := inspect(t, app, "s/1")
 	assert.Equal(t, locker.Info{Key: "s/1", Token: "holder 1", TTL: seen.TTL}, seen)
@@ -291,7 +302,7 @@ func TestInspectOnNodeOfCluster(t *testing.T) {
 func TestPermitsOfALimitedUser(t *testing.T) {
 	t.Parallel()
 	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
-	rule := "ACL SETUSER app on >secret +@all ~locker:* ~!queue:locker:* ~!fence:locker:* ~!window:locker:* " +
+	rule := "ACL SETUSER app on >secret +@all ~locker:* ~!line:locker:* ~!fence:locker:* ~!window:locker:* " +
 		"resetchannels &locker:* &!wait:locker:*"
 	args := strings.Fields(rule)
 	command := make([]any, len(args))

@@ -11,9 +11,9 @@
 // The lock of name k is the key "locker:k". Its value is the holder's token, and its expiry is the
 // lock's. The names of all other keys begin with "!", a word, and the prefix:
 //
-//   - "!queue:locker:{locker:k}" is the queue for the lock. When its waiters are gone, it outlives
+//   - "!line:locker:{locker:k}" is the queue for the lock. When its waiters are gone, it outlives
 //     the lock by a minute.
-//   - "!queue:locker:@permits{locker:s}" is the queue for all permits of a semaphore of name s.
+//   - "!line:locker:@permits{locker:s}" is the queue for all permits of a semaphore of name s.
 //   - "!fence:locker:" is the counter of fencing numbers, which has no expiry.
 //   - "!window:locker:" begins the keys of counts for package window.
 //
@@ -25,7 +25,7 @@
 // A user of the server needs only the keys and channels of its prefix. It then cannot read, free or
 // forge the locks of other prefixes:
 //
-//	ACL SETUSER app on >secret +@all ~locker:* ~!queue:locker:* ~!fence:locker:*
+//	ACL SETUSER app on >secret +@all ~locker:* ~!line:locker:* ~!fence:locker:*
 //		~!window:locker:*
 //		resetchannels &locker:* &!wait:locker:*
 //
@@ -130,8 +130,7 @@ func WithPrefix(prefix string) Option {
 //
 // The answers are the same. A call in the queue or in a pipeline returns as soon as its context
 // ends, even by cancellation. If the call was still in the queue, it is never sent. But hooks see
-// pipelines, in which one command may make several releases, without the values of the callers'
-// contexts. A hook that panics in a pipeline ends the process. If a pipeline gets no answer and
+// pipelines without the values of the callers' contexts. A hook that panics in a pipeline ends the process. If a pipeline gets no answer and
 // go-redis was about to repeat it, its commands are repeated one by one.
 //
 // By default, or if slots is 0 or less, each call is a request of its own. The same holds, whatever
@@ -200,7 +199,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 	l.subs.timeout = l.limits.io
 	c.Timeout, c.Inline, c.Unbounded = l.limits.io, l.limits.inline, l.limits.unbounded
 	c.Requests = redislock.Requests{Set: l.set, SetGet: l.setGet, Eval: l.eval, IsReply: redis.HasErrorPrefix}
-	c.Hubs, c.ServerOf = l.hubs, l.serverOf
+	c.Owner, c.Hubs, c.ServerOf = l, l.hubs, l.serverOf
 	l.locks = redislock.New(c)
 	if _, ok := l.client.(*redis.Client); ok && c.Err == nil && o.slots > 0 {
 		l.batches = &batches{locker: l, slots: o.slots}

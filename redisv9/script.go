@@ -30,21 +30,11 @@ func (l *Locker) setGet(s *redislock.Sending, lock string, ms int64) (holder str
 
 // eval runs a script.
 func (l *Locker) eval(s *redislock.Sending, e redislock.Eval) (reply any, err error) {
-	isRelease := e.Script == redislock.Release && !e.IsNew && e.Keys == nil && e.Key2 != "" && len(e.More) == 0
-	if isRelease && l.batches != nil {
-		reply, err = l.batches.release(s, e.Key1, e.Key2)
-	} else {
-		reply, err = l.do(s, arguments(s, e)...)
-	}
+	reply, err = l.do(s, arguments(s, e)...)
 	if errors.Is(err, redis.ErrClosed) {
 		err = closedError{err}
 	}
 	return reply, err
-}
-
-// releaseCommand returns the command that releases a lock with a queue.
-func releaseCommand(s *redislock.Sending, lock, queue string) *redis.Cmd {
-	return redis.NewCmd(s.Ctx, arguments(s, redislock.Eval{Script: redislock.Release, Key1: lock, Key2: queue})...)
 }
 
 // arguments returns the command that runs a script.

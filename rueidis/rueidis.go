@@ -103,7 +103,7 @@ func New(client rueidis.Client, opts ...Option) *Locker {
 	l.hub = pubsub.New(l.dial, replyTimeout)
 	c.Requests = redislock.Requests{Set: l.set, SetGet: l.setGet, Eval: l.eval, IsReply: isReply}
 	c.Names, c.Counted = redislock.NewNamespace(o.prefix, l.alone), l.alone
-	c.Hubs, c.ServerOf, c.MaxLooks = l.hubs, l.serverOf, maxLooks
+	c.Owner, c.Hubs, c.ServerOf, c.MaxLooks = l, l.hubs, l.serverOf, maxLooks
 	l.locks = redislock.New(c)
 	return l
 }

@@ -84,7 +84,7 @@ func TestNotAllowedToSubscribe(t *testing.T) {
 	t.Parallel()
 	addr := testserver.Redis(t).Addr
 	admin, ctx := newAdmin(t, addr), t.Context()
-	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "+@all", "~locker:*", "~!queue:locker:*",
+	require.NoError(t, admin.Do(ctx, "acl", "setuser", "limited", "on", ">secret", "+@all", "~locker:*", "~!line:locker:*",
 		"~!fence:locker:*", "resetchannels").Err())
 	l := newLocker(t, rueidisclient.ClientOption{InitAddress: []string{addr}, Username: "limited", Password: "secret"})
 	acquires(t, l, "k", "t1", time.Minute)

@@ -42,7 +42,7 @@ func TestACL(t *testing.T) {
 		useLocks(t, c.locks)
 		require.NoError(t, admin.Do(t.Context(), "acl", "setuser", user[2], "~cache:*", "~!load:*").Err())
 		useCache(t, c.cache)
-		for _, key := range []string{"other", "!queue:other", "!other"} {
+		for _, key := range []string{"other", "!line:other", "!other"} {
 			assert.ErrorContains(t, c.do("GET", key), "NOPERM")
 			assert.ErrorContains(t, c.do("PUBLISH", key, "x"), "NOPERM")
 		}

@@ -30,12 +30,12 @@ const maxAsked = 3
 // askAfter asks the owner of the lock that refused attempt a, made by s, to give the lock up if it
 // is not in use. It reports whether the lock may be free now, so that another attempt has to be
 // made. asked is how many attempts of the same call have asked before.
-func (ws *Waiters) askAfter(ctx context.Context, keys Keys, s *Sending, a attempt, asked int) (
+func (locks *Locks) askAfter(ctx context.Context, keys Keys, s *Sending, a attempt, asked int) (
 	isFree bool, err error) {
 	// If the request was sent more than once, an earlier copy may yet arrive, so there must be no
 	// other attempt.
 	if s.Sends() > 1 || asked == maxAsked {
 		return false, nil
 	}
-	return ws.Ask(ctx, keys, a.mark)
+	return locks.Ask(ctx, keys, a.mark)
 }

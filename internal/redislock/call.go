@@ -251,8 +251,10 @@ func (r *roundTrip) add(d time.Duration) {
 	r.ns.CompareAndSwap(old, old+(int64(d)-old)/weight) // of several at once, one is enough
 }
 
-// claim returns how long a waiter needs to claim a lock.
-func (r *roundTrip) claim() time.Duration { return Claim(time.Duration(r.ns.Load())) }
+// claim returns how long a waiter needs to take a lock that it is offered, in seconds.
+func (r *roundTrip) claim() int64 {
+	return min(max((8*r.ns.Load()+int64(time.Second)-1)/int64(time.Second), 1), 10)
+}
 
 // milliseconds validates a ttl and rounds it up. Redis can express the longest Duration, 292 years,
 // from any year on.

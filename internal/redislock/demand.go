@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,10 +43,10 @@ type station struct {
 	closed bool
 }
 
-func (ws *Waiters) newStation(hubs []*pubsub.Hub, heard func(payload string), missed func()) *station {
+func (locks *Locks) newStation(hubs []*pubsub.Hub, heard func(payload string), missed func()) *station {
 	s := &station{id: rand.Text(), heard: heard, missed: missed, settled: make(chan struct{})}
 	for _, h := range hubs {
-		s.subs = append(s.subs, h.Join(ws.inbox.names.channel(s.id), s))
+		s.subs = append(s.subs, h.Join(locks.names.channel(s.id), s))
 	}
 	go func() {
 		for _, sub := range s.subs {
@@ -90,22 +91,22 @@ func (s *station) Close() {
 // listener reports demands to an owner.
 type listener struct {
 	*station
-	ws    *Waiters
+	locks *Locks
 	owner demand.Owner
 }
 
 // Listen implements [demand.Demander]. A Locker on a Ring, whose servers come and go, does not
 // report demands.
-func (ws *Waiters) Listen(o demand.Owner) demand.Listener {
-	if ws.Err != nil || ws.inbox.Changes {
+func (locks *Locks) Listen(o demand.Owner) demand.Listener {
+	if locks.Err != nil || locks.Changes {
 		return nil
 	}
-	hubs, err := ws.inbox.Hubs(context.Background())
+	hubs, err := locks.Hubs(context.Background())
 	if err != nil || len(hubs) == 0 {
 		return nil
 	}
-	l := &listener{ws: ws, owner: o}
-	l.station = ws.newStation(hubs, l.demanded, o.Missed)
+	l := &listener{locks: locks, owner: o}
+	l.station = locks.newStation(hubs, l.demanded, o.Missed)
 	return l
 }
 
@@ -114,7 +115,7 @@ func (l *listener) Live() bool { return l.live.Load() }
 
 // Mark implements [demand.Listener].
 func (l *listener) Mark(key string) string {
-	if !l.Live() || l.ws.inbox.names.Keys(key).Queue == "" {
+	if !l.Live() || l.locks.names.Keys(key).Queue == "" {
 		return ""
 	}
 	return l.id
@@ -126,7 +127,7 @@ func (l *listener) demanded(payload string) {
 	if len(fields) != 4 || fields[0] != "want" {
 		return
 	}
-	key, ok := strings.CutPrefix(fields[3], l.ws.inbox.names.prefix)
+	key, ok := strings.CutPrefix(fields[3], l.locks.names.prefix)
 	if !ok || key == "" {
 		return
 	}
@@ -139,24 +140,24 @@ func (l *listener) demanded(payload string) {
 		if isFree {
 			message = "free " + fields[2]
 		}
-		l.ws.answer(key, fields[1], message)
+		l.locks.answer(key, fields[1], message)
 	})
 }
 
 // answer sends an answer in the background.
-func (ws *Waiters) answer(key, channel, message string) {
-	if ws.answering.Add(1) > maxAnswers {
-		ws.answering.Add(-1)
+func (locks *Locks) answer(key, channel, message string) {
+	if locks.answering.Add(1) > maxAnswers {
+		locks.answering.Add(-1)
 		return
 	}
 	go func() {
-		defer ws.answering.Add(-1)
+		defer locks.answering.Add(-1)
 		ctx, cancel := context.WithTimeout(context.Background(), demand.Patience)
 		defer cancel()
-		names := ws.inbox.names
+		names := locks.names
 		s := &Sending{Ctx: ctx, Token: rand.Text()}
-		_, _ = Call(&ws.Caller, s, func() (any, error) {
-			return ws.run(Answer, names.Keys(key), s, 0, names.channel(channel), message)
+		_, _ = Call(&locks.Caller, s, func() (any, error) {
+			return locks.run(Answer, names.Keys(key), s, 0, names.channel(channel), message)
 		})
 	}()
 }
@@ -177,20 +178,20 @@ type asker struct {
 // answer may have been lost, so without an answer Ask reports true. For some time after that it
 // reports false without asking. mark is the mark of the lock's token, or "" if it is not known. The
 // error is ctx's.
-func (ws *Waiters) Ask(ctx context.Context, keys Keys, mark string) (isFree bool, err error) {
+func (locks *Locks) Ask(ctx context.Context, keys Keys, mark string) (isFree bool, err error) {
 	if mark == "" {
 		mark = "of " + keys.Lock
 	}
-	if ws.Err != nil || keys.Queue == "" || ws.asker.isSilent(mark) {
+	if locks.Err != nil || keys.Queue == "" || locks.asker.isSilent(mark) {
 		return false, nil
 	}
-	isFree = ws.ask(ctx, keys, mark)
+	isFree = locks.ask(ctx, keys, mark)
 	return isFree && ctx.Err() == nil, ctx.Err()
 }
 
-func (ws *Waiters) ask(ctx context.Context, keys Keys, mark string) (isFree bool) {
-	a := &ws.asker
-	st := a.open(ctx, ws)
+func (locks *Locks) ask(ctx context.Context, keys Keys, mark string) (isFree bool) {
+	a := &locks.asker
+	st := a.open(ctx, locks)
 	if st == nil || !st.isLive(ctx) {
 		return false
 	}
@@ -199,19 +200,19 @@ func (ws *Waiters) ask(ctx context.Context, keys Keys, mark string) (isFree bool
 	name, answer := a.expect()
 	defer a.forget(name)
 	s := &Sending{Ctx: asking, Token: rand.Text()}
-	told, err := Call(&ws.Caller, s, func() (any, error) {
-		return ws.run(Demand, keys, s, 0, st.id+" "+name)
+	told, err := Call(&locks.Caller, s, func() (any, error) {
+		return locks.run(Demand, keys, s, 0, st.id+" "+name)
 	})
 	switch {
 	case err != nil:
 		return false
 	case told == int64(-1):
 		return true
-	case told == int64(0) && ws.counted: // the owner is gone
+	case told == int64(0) && locks.counted: // the owner is gone
 		return false
 	}
 	// If the machine is overloaded, the owner may be as slow as this process.
-	rtt := max(time.Duration(ws.roundTrip.ns.Load()), time.Since(s.first))
+	rtt := max(time.Duration(locks.roundTrip.ns.Load()), time.Since(s.first))
 	timer := time.NewTimer(min(max(demand.Patience, answerTrips*rtt), mostPatient))
 	defer timer.Stop()
 	select {
@@ -257,19 +258,19 @@ func (a *asker) noteSilent(name, mark string) {
 	a.late[name] = mark
 }
 
-func (a *asker) open(ctx context.Context, ws *Waiters) *station {
-	hubs, err := ws.inbox.Hubs(ctx)
+func (a *asker) open(ctx context.Context, locks *Locks) *station {
+	hubs, err := locks.Hubs(ctx)
 	if err != nil {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used = time.Now()
-	if a.station != nil && ws.inbox.Changes && !a.station.isOn(hubs) {
+	if a.station != nil && locks.Changes && !a.station.isOn(hubs) {
 		a.closeLocked()
 	}
 	if a.station == nil {
-		a.station = ws.newStation(hubs, a.answered, a.missed)
+		a.station = locks.newStation(hubs, a.answered, a.missed)
 		a.restLater(a.station, askRest)
 	}
 	return a.station
@@ -277,11 +278,9 @@ func (a *asker) open(ctx context.Context, ws *Waiters) *station {
 
 // isOn reports whether s listens on these hubs.
 func (s *station) isOn(hubs []*pubsub.Hub) bool {
-	on := make([]*pubsub.Hub, len(s.subs))
-	for i, sub := range s.subs {
-		on[i] = sub.Hub()
-	}
-	return sameHubs(on, hubs)
+	return len(s.subs) == len(hubs) && !slices.ContainsFunc(s.subs, func(sub *pubsub.Subscription) bool {
+		return !slices.Contains(hubs, sub.Hub())
+	})
 }
 
 func (a *asker) restLater(s *station, after time.Duration) {

@@ -1,9 +1,13 @@
 package redislock
 
+// The channel of a Locker's waiters, and what it brings.
+
 import (
 	"context"
-	"maps"
+	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,251 +15,290 @@ import (
 	"github.com/golockers/locker/internal/pubsub"
 )
 
-const (
-	boxLinger = 10 * time.Second // a channel is listened to this long after its last waiter
-)
+// boxLinger is how long a channel is listened to after its last waiter.
+const boxLinger = 10 * time.Second
 
-// inbox receives the messages about the turns of a Locker's waiters, on a channel of its own that
-// all of them share. Only this file deals with subscriptions. Waiters also work without a channel:
-// see [Pace].
-//
-// The inbox also limits the looks that no message asked for to a few at a time at each server,
-// however many waiters there are, so that they do not compete for the client's connections.
+// inbox has the channel on which a Locker is told about its entries in queues, while there are any
+// and a while longer. Waiters also work without a channel.
 type inbox struct {
-	Source
-	names   *Namespace
-	haunted func(*ghost) // a message came for a ghost; must not block
-	busy    atomic.Bool  // there are waiters, or were a moment ago
+	locks *Locks
+	busy  atomic.Bool // there is a box, so there may be a queue
 
 	mu      sync.Mutex
-	current *box                // for new waiters
-	waiting map[string]*waiting // by the entry's ID
-	ghosts  map[string]*ghost   // by the entry's ID
-	lanes   map[any]*lane       // by server: see looks.go
-	peers   map[string]*peers   // by queue: see peers.go
+	box     *box
+	waiters int
+	idle    *time.Timer
+	places  map[string]*place // by entry
+	number  uint64            // of entries so far
 }
 
-// Source is where a Locker receives messages from.
-type Source struct {
-	Hubs     func(ctx context.Context) ([]*pubsub.Hub, error) // of the servers to listen to
-	Changes  bool                                             // Hubs may return others the next time
-	ServerOf func(lock string) any                            // identifies the server of a lock; nil: there is one
-	MaxLooks int                                              // under way at one server; see [LooksOf]
-	Linger   time.Duration                                    // of a channel after its last waiter; 0: ten seconds
-}
-
-func (s *Source) serverOf(lock string) any {
-	if s.ServerOf == nil {
-		return nil
-	}
-	return s.ServerOf(lock)
-}
-
-// box is one channel. It is given up when its last waiter has been gone for a while, or at once
-// when it is retired.
+// box is one channel.
 type box struct {
 	inbox *inbox
 	name  string
-	hubs  []*pubsub.Hub
-	subs  pubsub.Set // one for each hub
-	epoch atomic.Int64
-
-	isAbandoned atomic.Bool // its waiters move to another one before they look
-
-	// Guarded by the inbox's lock:
-	waiters int
-	idle    *time.Timer
+	subs  pubsub.Set // one for each server
+	tried bool       // it is known whether the server's user may publish
+	mute  bool       // it may not, so there are no messages
 }
 
-// enter subscribes w to messages about its turns.
-func (i *inbox) enter(ctx context.Context, w *waiting) {
-	i.attach(ctx, w)
+// enter announces a waiter. The first one subscribes.
+func (i *inbox) enter(ctx context.Context) {
+	hubs, isNew := i.hubs(ctx, false)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.joinLocked(w)
-}
-
-// looks announces a look of w. It attaches w to another box if its own is abandoned.
-func (i *inbox) looks(ctx context.Context, w *waiting) {
-	i.mu.Lock()
-	w.isLooking = true
-	i.mu.Unlock()
-	old := w.box
-	if !old.isAbandoned.Load() {
-		return
+	i.waiters++
+	if i.idle != nil {
+		i.idle.Stop()
+		i.idle = nil
 	}
-	i.attach(ctx, w)
-	w.unheard = 0
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	old.waiters--
-	old.closeLocked()
-}
-
-// attach makes w use the current box.
-func (i *inbox) attach(ctx context.Context, w *waiting) {
-	var hubs []*pubsub.Hub
-	if i.Changes {
-		hubs, _ = i.Hubs(ctx) // none: then w cannot hear
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.waiting == nil {
-		i.waiting = make(map[string]*waiting)
-	}
-	b := i.current
-	if b != nil && i.Changes && !sameHubs(b.hubs, hubs) {
-		i.retireLocked(b)
-		b = nil
-	}
-	if b == nil {
-		if !i.Changes {
-			hubs, _ = i.Hubs(ctx)
+	if i.box == nil {
+		if !isNew {
+			i.mu.Unlock()
+			hubs, _ = i.hubs(ctx, true)
+			i.mu.Lock()
 		}
-		b = i.newBoxLocked(hubs)
+		if i.box == nil {
+			i.box = &box{inbox: i, name: i.locks.names.NewChannel()}
+			i.places = make(map[string]*place)
+			i.busy.Store(true)
+			isNew = true
+		}
 	}
-	b.waiters++
-	if b.idle != nil {
-		b.idle.Stop()
-		b.idle = nil
+	if isNew {
+		i.box.listenLocked(hubs)
 	}
-	w.box, w.entry.Channel = b, b.name
-	i.waiting[w.id] = w
 }
 
-// newBoxLocked subscribes to a new channel. Its waiters look once it is live, since they may have
-// missed messages until then.
-func (i *inbox) newBoxLocked(hubs []*pubsub.Hub) *box {
-	b := &box{inbox: i, name: i.names.NewChannel(), hubs: hubs}
+// hubs returns the servers to listen to, if there is no box or they may have changed.
+func (i *inbox) hubs(ctx context.Context, must bool) (hubs []*pubsub.Hub, ok bool) {
+	if i.locks.Hubs == nil || !must && !i.locks.Changes && i.busy.Load() {
+		return nil, false
+	}
+	hubs, _ = i.locks.Hubs(ctx) // none: then waiters cannot hear
+	return hubs, true
+}
+
+// listenLocked subscribes to the channel on these servers alone. When that is live, waiters look,
+// since they may have missed messages until then.
+func (b *box) listenLocked(hubs []*pubsub.Hub) {
+	var added pubsub.Set
 	for _, h := range hubs {
-		b.subs = append(b.subs, h.Join(b.name, b))
-	}
-	i.current = b
-	i.busy.Store(true)
-	go func() {
-		for _, sub := range b.subs {
-			<-sub.Done() // also when the box is given up
+		if !slices.ContainsFunc(b.subs, func(s *pubsub.Subscription) bool { return s.Hub() == h }) {
+			added = append(added, h.Join(b.name, b))
 		}
-		b.Missed()
-	}()
-	return b
-}
-
-// sameHubs reports whether a and b, without duplicates, are the same in any order.
-func sameHubs(a, b []*pubsub.Hub) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(h *pubsub.Hub) bool { return !slices.Contains(b, h) })
+	}
+	b.subs = slices.DeleteFunc(b.subs, func(s *pubsub.Subscription) bool {
+		isGone := !slices.Contains(hubs, s.Hub())
+		if isGone {
+			s.Drop()
+		}
+		return isGone
+	})
+	b.subs = append(b.subs, added...)
+	if len(added) > 0 {
+		go func() {
+			for _, s := range added {
+				<-s.Done() // also when it is dropped
+			}
+			b.Missed()
+		}()
+	}
 }
 
 // leave ends what enter began.
-func (i *inbox) leave(w *waiting) {
+func (i *inbox) leave() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.waiters--; i.waiters > 0 {
+		return
+	}
 	linger := boxLinger
-	if i.Linger > 0 {
-		linger = min(linger, i.Linger)
+	if i.locks.Linger > 0 {
+		linger = min(linger, i.locks.Linger)
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.waiting, w.id)
-	w.gone = true
-	i.lookedLocked(w)
-	i.partLocked(w)
-	if i.current == nil && len(i.peers) == 0 {
+	var idle *time.Timer
+	idle = time.AfterFunc(linger, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.idle != idle {
+			return
+		}
+		for _, s := range i.box.subs { // at once: it must not seem to have a listener
+			s.Drop()
+		}
+		i.box, i.idle, i.places = nil, nil, nil
 		i.busy.Store(false)
-	}
-	b := w.box
-	b.waiters--
-	if b.waiters == 0 && b == i.current {
-		b.idle = time.AfterFunc(linger, b.giveUp)
-	}
-	b.closeLocked()
+	})
+	i.idle = idle
 }
 
-// giveUp retires a box that is idle.
-func (b *box) giveUp() {
-	i := b.inbox
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if b.waiters > 0 || b != i.current {
-		return
-	}
-	i.retireLocked(b)
-	if len(i.waiting) == 0 { // there is no channel on which a message for a ghost could come
-		i.waiting, i.ghosts = nil, nil
-	}
-}
-
-// retireLocked makes later waiters use another channel. When its last waiter has left, messages
-// for this one's ghosts no longer arrive, and the scripts pass them over.
-func (i *inbox) retireLocked(b *box) {
-	if i.current == b {
-		i.current = nil
-		i.busy.Store(len(i.peers) > 0)
-		b.closeLocked()
-	}
-}
-
-// closeLocked closes a box that has no waiter and gets no more. Its channel must not seem to have a
-// subscriber. Its ghosts get no message any more.
-func (b *box) closeLocked() {
-	i := b.inbox
-	if b.waiters > 0 || b == i.current {
-		return
-	}
-	for _, sub := range b.subs {
-		sub.Drop()
-	}
-	maps.DeleteFunc(i.ghosts, func(_ string, g *ghost) bool { return g.box == b })
-}
-
-// hears reports whether the box is subscribed to on all its servers. The epoch changes with the
-// connections, and is not 0.
-func (b *box) hears() (live bool, epoch int) {
-	epoch = int(b.epoch.Load()) + 1
-	for _, sub := range b.subs {
-		if sub.Err() != nil {
-			return false, epoch
+// hears reports whether messages arrive, and "1" if it has to be tried whether they are permitted.
+func (i *inbox) hears(ctx context.Context) (ok bool, try string) {
+	if i.locks.Changes {
+		if hubs, ok := i.hubs(ctx, true); ok {
+			i.mu.Lock()
+			i.box.listenLocked(hubs)
+			i.mu.Unlock()
 		}
 	}
-	return len(b.subs) > 0, epoch
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b := i.box
+	if !b.tried {
+		try = "1"
+	}
+	return len(b.subs) > 0 && !b.mute &&
+		!slices.ContainsFunc(b.subs, func(s *pubsub.Subscription) bool { return s.Err() != nil }), try
 }
 
-// Message handles a message on the channel.
+func (i *inbox) tried(mayPublish bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.box.mute = i.box.mute && i.box.tried || !mayPublish
+	i.box.tried = true
+}
+
+// newEntry returns a new entry for a queue, whose messages go to p.
+func (i *inbox) newEntry(p *place, keys Keys) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.number++
+	entry := i.box.name + " " + i.locks.names.entryID(i.number, keys)
+	i.places[entry] = p
+	return entry
+}
+
+// forget makes messages for an entry be passed on, and the one that p has not read as well.
+func (i *inbox) forget(p *place, entry string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.places, entry)
+	if p.offered == entry {
+		p.offered = ""
+		i.locks.pass(entry)
+	}
+}
+
+// news returns what has come since the last call.
+func (i *inbox) news(p *place) (isOffered bool, at time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	isOffered, at = p.offered != "", p.lookAt
+	p.offered, p.lookAt = "", time.Time{}
+	return isOffered, at
+}
+
+// Message handles a message on the channel: an offer, or the time after which to look.
 func (b *box) Message(payload string) {
-	m, ok := ParseMessage(payload)
+	id, what, ok := strings.Cut(payload, " ")
 	if !ok {
 		return
 	}
-	i := b.inbox
+	entry, i := b.name+" "+id, b.inbox
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if w, ok := i.waiting[m.ID]; ok {
-		if !m.IsForged(w.entry.Nonce) { // a forged one must not replace a true one
-			w.told(m)
+	p := i.places[entry]
+	ms, err := strconv.ParseInt(what, 10, 64)
+	switch {
+	case what == "offer" && p == nil:
+		i.locks.pass(entry)
+	case what == "offer":
+		if p.offered != "" && p.offered != entry {
+			i.locks.pass(p.offered)
 		}
-	} else if g, ok := i.ghosts[m.ID]; ok && m.Kind != Dropped && g.isMeant(m) {
-		i.haunted(g)
+		p.offered = entry
+		signal(p.wake)
+	case err == nil && p != nil:
+		p.tellLocked(remaining(max(ms, 0)) + late)
 	}
 }
 
-// Missed makes all waiters look, and all ghosts leave: any of them may have been granted its lock.
+func (p *place) tellLocked(in time.Duration) {
+	if at := time.Now().Add(in); p.lookAt.IsZero() || at.Before(p.lookAt) {
+		p.lookAt = at
+		signal(p.wake)
+	}
+}
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Missed makes all lines look, a few hundred a second.
 func (b *box) Missed() {
-	b.epoch.Add(1)
-	b.askAll()
-	b.inbox.ghostsMissed(b)
-}
-
-// askAll makes b's waiters look, in the order in which they joined.
-func (b *box) askAll() {
 	i := b.inbox
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var all []*waiting
-	for _, w := range i.waiting {
-		if w.box == b {
-			all = append(all, w)
-		}
+	if i.box != b {
+		return
 	}
-	slices.SortFunc(all, func(a, b *waiting) int { return int(a.number) - int(b.number) })
-	for _, w := range all {
-		i.missedLocked(w)
+	for _, p := range i.places {
+		p.tellLocked(rand.N(deafEach * time.Duration(len(i.places))))
+	}
+}
+
+// looking limits the looks that no offer asked for to a few at a time at each server, so that they
+// leave some of the pool's connections to other requests. A server that does not answer holds up its
+// own alone.
+type looking struct {
+	most  int
+	mu    sync.Mutex
+	lanes map[any]*lane
+}
+
+type lane struct {
+	turns chan struct{}
+	users int
+}
+
+const minLooks = 4 // however small the pool is
+
+// LooksOf returns how many looks may be under way with a pool of connections to one server.
+func LooksOf(poolSize, maxActive int) int {
+	if maxActive > 0 {
+		poolSize = min(poolSize, maxActive)
+	}
+	return max(poolSize/2, minLooks)
+}
+
+// enter waits for a turn, and reports false if ctx ends first.
+func (k *looking) enter(ctx context.Context, server any) bool {
+	k.mu.Lock()
+	c := k.lanes[server]
+	if c == nil {
+		c = &lane{turns: make(chan struct{}, k.most)}
+		if k.lanes == nil {
+			k.lanes = make(map[any]*lane)
+		}
+		k.lanes[server] = c
+	}
+	c.users++
+	k.mu.Unlock()
+	select {
+	case c.turns <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		k.left(server, c)
+		return false
+	}
+}
+
+// leave ends a turn.
+func (k *looking) leave(server any) {
+	k.mu.Lock()
+	c := k.lanes[server]
+	k.mu.Unlock()
+	<-c.turns
+	k.left(server, c)
+}
+
+func (k *looking) left(server any, c *lane) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c.users--; c.users == 0 {
+		delete(k.lanes, server)
 	}
 }

@@ -32,19 +32,22 @@ func (l *Locks) Inspect(ctx context.Context, key string) (locker.Info, error) {
 func (l *Locks) inspect(key string, s *Sending) (any, error) {
 	keys := l.names.Keys(key)
 	permits := l.queueIfPermit(key)
-	if permits == "" || keys.Queue == "" {
-		return l.run(Inspect, keys, s, 0)
+	if permits != "" && keys.Queue != "" {
+		reply, err := l.send(s, Eval{Script: Inspect, Key1: keys.Lock, Keys: []string{keys.Queue, permits}})
+		switch {
+		case err == nil:
+			return reply, nil
+		case l.requests.IsReply(err, "CROSSSLOT"):
+			l.slots.Store(true)
+		case !l.requests.IsReply(err, "NOPERM"):
+			return nil, err
+		}
 	}
-	reply, err := l.send(s, Eval{Script: Inspect, Key1: keys.Lock, Keys: []string{keys.Queue, permits}})
-	switch {
-	case err == nil:
-		return reply, nil
-	case l.requests.IsReply(err, "CROSSSLOT"):
-		l.slots.Store(true)
-	case !l.requests.IsReply(err, "NOPERM"):
-		return nil, err
+	reply, err := l.eval(Inspect, keys.Lock, keys.Queue, s, 0)
+	if err != nil && keys.Queue != "" && l.requests.IsReply(err, "TRYAGAIN") {
+		reply, err = l.eval(Inspect, keys.Lock, "", s, 0)
 	}
-	return l.run(Inspect, keys, s, 0)
+	return reply, err
 }
 
 // List yields the locks on the servers that scans returns whose keys begin with prefix.
@@ -104,7 +107,9 @@ func ParseInfo(reply any) (locker.Info, error) {
 		return locker.Info{}, err
 	}
 	token := decodeToken(value)
-	if EncodeToken(token) != value {
+	if strings.HasPrefix(value, offered) { // it has no token yet; see [Locks.Release]
+		token = value
+	} else if EncodeToken(token) != value {
 		return locker.Info{}, fmt.Errorf("%w: the lock's value is %.64q, which stands for none", locker.ErrInvalidToken, value)
 	}
 	info.Token, info.TTL = token, -1

@@ -1,81 +1,114 @@
--- look takes the lock and returns 1 if the token holds it, or if it is free and the token is
--- next. Otherwise, without an entry, look returns 0, or 2 if the holder's process may only keep the
--- lock (see package demand). With an entry, it puts the entry at the end
--- of the queue unless it is there already, and returns the holder's remaining time, the number of
--- entries before it, the time (two values), its ticket, whether it is new in the queue, whether
--- the lock waits to be claimed, and whether the entry's process listens on this server (always 1
--- for an entry that claims). ARGV: token, ttl, entry, the entry in another form in which it may
--- be in the queue
-local lock, queue, token = KEYS[1], KEYS[2], ARGV[1]
-local free = redis.call('SET', lock, token, 'PX', ARGV[2], 'NX')
-if free and (not queue or redis.call('EXISTS', queue) == 0) then
-	return 1
+-- look takes a lock if the token holds it, if it was offered to the entry, or if it is free and the
+-- entry is the next. Otherwise it puts the entry in the queue. It returns
+--
+--   - the number of the lock, or 0, or -1 if the holder's process may only keep it (see package demand)
+--   - the remaining time of the locks
+--   - how many are before the entry, and its ticket
+--   - how many hear its channel on this server: -1 if that is not known, -2 if the user may not publish.
+--
+-- When it takes a lock, it puts another entry of the process in the queue, and tells about that one.
+-- ARGV: token, ttl, entry or '' if it need not wait, its ticket if it had a place before or '', how it
+-- is served (see locks.lua; 16 means that the server may count), the other entry or '', and 1 to try
+-- whether the user may publish
+local token, ttl, entry, ticket, how, following, try = unpack(ARGV)
+entry, ticket = entry or '', ticket or ''
+local entries = {['offer:' .. entry] = entry ~= '' or nil}
+--include locks
+--include want
+
+-- serve offers the free locks, and returns the number of one that nobody wants.
+local function serve()
+	for i in ipairs(locks) do
+		if not values[i] then
+			local result = offer(i)
+			if result == 'empty' or result == 'kept' and entry == '' then
+				return i
+			end
+		end
+	end
 end
 
--- renew gives the lock its ttl again. For an entry that is no shorter one: a copy of this request
--- may arrive late, when the token has extended the lock.
-local function renew()
-	local left = redis.call('PTTL', lock)
-	if not ARGV[3] or left < 0 or left < tonumber(ARGV[2]) then
-		redis.call('PEXPIRE', lock, ARGV[2])
+local take = own or offered or not queue and free
+if not take and free then
+	local place = entry ~= '' and (redis.call('ZSCORE', queue, entry) or
+		ticket ~= '' and string.format('%.0f', ticket * 32))
+	if not place then
+		take = serve()
+	else -- those before it have not come: each may come back with its ticket
+		take = free
+		local before = math.min(redis.call('ZCOUNT', queue, '-inf', '(' .. place), most)
+		if before > 0 then
+			tell(before, 0, 1)
+			redis.call('ZREMRANGEBYRANK', queue, 0, before - 1)
+		end
 	end
 end
-if not queue then
-	if redis.call('GET', lock) == token then
-		renew()
-		return 1
-	end
-	return 0
-end
-local ownTTL, expired = ARGV[2], true
---include queue
---include serve
---include refused
-if free then
-	local result = serve()
-	if result == 'more' then
-		redis.call('DEL', lock)
-	elseif result ~= 'served' then
-		redis.call('SET', lock, token, 'PX', ARGV[2])
-	end
-end
-local entry, former = ARGV[3], ARGV[4]
 
---include claim
-local holder = redis.call('GET', lock)
-if holder == token then
-	if entry then
-		redis.call('ZREM', queue, entry, former)
-		seen(string.match(entry, '^%S+'))
+local listeners = -1
+local function join(e, former)
+	local channel = string.match(e, '^%S+')
+	local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
+	listeners = count.err and -1 or tonumber(count[2])
+	local score = redis.call('ZSCORE', queue, e)
+	if score then
+		former = ticketOf(score)
+	elseif former == '' then
+		local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+		local clock = redis.call('TIME')
+		former = math.max(ticketOf(last or 0) + 1, clock[1] * 50000 + math.floor(clock[2] / 20))
 	end
-	local wasServed, isUnclaimed = unmark()
-	if isUnclaimed and isClaim() then
-		redis.call('PEXPIRE', lock, ARGV[2])
+	local served = how % 16
+	if how >= 16 and listeners > 0 then
+		served = served + 16
+	end
+	redis.call('ZADD', queue, string.format('%.0f', former * 32 + served), e)
+	if try == '1' and type(redis.pcall('PUBLISH', channel, '')) ~= 'number' then
+		listeners = -2
+	end
+	return {redis.call('ZRANK', queue, e), string.format('%.0f', former)}, not score
+end
+local function keepQueue(ms) -- longer than the locks, so that volatile-ttl evicts those first
+	redis.call('PEXPIRE', queue, string.format('%.0f', math.max(ms, redis.call('PTTL', queue) - 60000, 0) + 60000))
+end
+how = tonumber(how or 1)
+
+if take then
+	if own then -- a late copy of a request must not shorten its time
+		if entry == '' or redis.call('PTTL', locks[own]) < tonumber(ttl) then
+			redis.call('PEXPIRE', locks[own], ttl)
+		end
 	else
-		renew()
+		redis.call('SET', locks[take], token, 'PX', ttl)
+		values[take] = token
 	end
-	if wasServed then
-		keepQueue(tonumber(ARGV[2]))
-		tellHead(ARGV[2])
+	local place = {0, ''}
+	if queue and entry ~= '' then
+		redis.call('ZREM', queue, entry)
+		if following ~= '' then
+			place = join(following, '')
+		end
+		if redis.call('EXISTS', queue) == 1 then
+			keepQueue(tonumber(ttl))
+			want(locks[take], token, '- -')
+			if #locks > 1 then
+				serve()
+			end
+		end
 	end
-	if redis.call('ZCOUNT', queue, 1, '+inf') == 0 then
-		redis.call('DEL', queue)
-	end
-	return 1
+	return {take, tonumber(ttl), place[1], place[2], listeners}
 end
-local refusal = refused(holder)
+touch()
+local refusal = refusedByAll()
 if refusal ~= 0 then
 	return refusal
 end
-if not entry then
-	return holder and string.find(holder, '~@%w+~%w+$') and 2 or 0
+if entry == '' or not queue then
+	return {string.find(values[1] or '', '~@%w+~%w+$') and -1 or 0, left(), 0, '', -1}
 end
---include join
-local left = redis.call('PTTL', lock)
-keepQueue(left)
-local before = redis.call('ZCOUNT', queue, 1, '(' .. ticket)
-if holder and (isNew == 1 or before == 0) then
-	want(holder, '- -')
+local place, isNew = join(entry, ticket)
+local ms = left()
+keepQueue(ms)
+if values[1] and (isNew or place[1] == 0) then
+	want(locks[1], values[1], '- -')
 end
-local claimed = redis.call('ZCOUNT', queue, 0.5, 0.5)
-return {left, before, clock[1], clock[2], ticket, isNew, claimed, listens}
+return {0, ms, place[1], place[2], listeners}

@@ -1,11 +1,12 @@
-// Package redislock is the part of the Redis adapters that does not depend on their client library:
-// the scripts, the names of keys and channels, the formats of requests, replies and messages, and
-// waiting in the queue. The adapters that use it share their queues.
 package redislock
+
+// The names of keys and channels.
 
 import (
 	"crypto/rand"
 	"fmt"
+	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -50,24 +51,14 @@ func escape(s string) string {
 // Keys are the Redis keys of one lock.
 type Keys struct {
 	Lock  string
-	Queue string // of the lock's waiters; empty if it cannot share the lock's slot
+	Queue string // of the processes that wait; empty if it cannot share the lock's slot
 
-	permits *permitKeys // instead of a lock, several that share the queue; nil: one lock
+	permits []string // instead of a lock, several that share the queue
+	name    string   // of the lock, or of the semaphore
 }
 
-// permitKeys are the keys of a script for permits.
-type permitKeys struct {
-	queue string
-	locks []string
-}
-
-// of returns the script for these keys.
-func (k Keys) of(forLock, forPermits Script) Script {
-	if k.permits != nil {
-		return forPermits
-	}
-	return forLock
-}
+// locks returns how many locks share the queue.
+func (k Keys) locks() int { return max(len(k.permits), 1) }
 
 // Keys returns the keys of the lock named key. They are on the same server: if a key's name has a
 // hash tag, the characters between its first { and the } after it, only the tag decides where
@@ -76,16 +67,16 @@ func (k Keys) of(forLock, forPermits Script) Script {
 // A key that has a } but no tag cannot be a tag itself. On a single server that does not matter.
 func (n *Namespace) Keys(key string) Keys {
 	// One string holds both names in the usual case.
-	queue := n.mark + "queue:" + n.scope + "{" + n.prefix + key + "}"
+	queue := n.mark + "line:" + n.scope + "{" + n.prefix + key + "}"
 	lock := queue[len(queue)-len(n.prefix)-len(key)-1 : len(queue)-1]
 	if strings.IndexByte(lock, '}') < 0 {
-		return Keys{Lock: lock, Queue: queue}
+		return Keys{Lock: lock, Queue: queue, name: key}
 	}
 	tag, ok := hashTag(lock)
 	if !ok && !n.single {
-		return Keys{Lock: lock}
+		return Keys{Lock: lock, name: key}
 	}
-	return Keys{Lock: lock, Queue: n.mark + "queue:" + n.scope + "{" + tag + "}" + lock}
+	return Keys{Lock: lock, Queue: n.mark + "line:" + n.scope + "{" + tag + "}" + lock, name: key}
 }
 
 // hashTag returns the part of a key that decides where the key is kept, if it has one.
@@ -107,6 +98,31 @@ func (n *Namespace) FenceCounter() string { return n.mark + "fence:" + n.scope }
 // NewChannel returns an unguessable name for the channel of a process's waiters.
 func (n *Namespace) NewChannel() string { return n.channel(rand.Text()) }
 
-// channel returns the name of a channel with an identifier. The scripts make the same name from that
-// of a queue.
+// channel returns the name of a channel with an identifier. want.lua makes the same name from that of
+// a queue.
 func (n *Namespace) channel(id string) string { return n.mark + "wait:" + n.scope + id }
+
+// entryID returns a name for an entry in a queue, by which its process finds the keys again. It is
+// unique in the process.
+func (n *Namespace) entryID(number uint64, k Keys) string {
+	return strconv.FormatUint(number, 36) + "." + strconv.Itoa(len(k.permits)) + "." + escape(k.name)
+}
+
+// keysOf returns the keys for an ID of [Namespace.entryID].
+func (n *Namespace) keysOf(id string) (k Keys, ok bool) {
+	parts := strings.SplitN(id, ".", 3)
+	if len(parts) != 3 {
+		return k, false
+	}
+	count, err := strconv.Atoi(parts[1])
+	name, err2 := url.PathUnescape(parts[2])
+	switch {
+	case err != nil || err2 != nil || count < 0 || count > maxPermits:
+		return k, false
+	case count > 0:
+		k = n.permits(name, count)
+	default:
+		k = n.Keys(name)
+	}
+	return k, k.Queue != ""
+}

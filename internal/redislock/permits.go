@@ -1,5 +1,7 @@
 package redislock
 
+// The permits of a semaphore are locks that share a queue.
+
 import (
 	"context"
 	"errors"
@@ -11,8 +13,7 @@ import (
 	"github.com/golockers/locker/internal/permits"
 )
 
-// maxPermits is how many permits may share a queue. A script looks at each of them. The scores of
-// their marks in the queue must also remain below 0.5, where those of unclaimed permits begin.
+// maxPermits is how many permits may share a queue. A script looks at each of them.
 const maxPermits = 64
 
 // errSlots means that a client for a single server is connected to a node of a Cluster.
@@ -30,7 +31,7 @@ func (l *Locks) Permits(name string, n int) permits.Permits {
 // permitsQueue returns the key of the queue for all permits of a semaphore. It is not the queue of
 // any lock, since the scope of a lock's queue has no @.
 func (n *Namespace) permitsQueue(name string) string {
-	return n.mark + "queue:" + n.scope + "@permits{" + n.prefix + name + "}"
+	return n.mark + "line:" + n.scope + "@permits{" + n.prefix + name + "}"
 }
 
 // queueIfPermit returns the queue for all permits of a semaphore to which the lock named key may
@@ -49,19 +50,18 @@ func (l *Locks) queueIfPermit(key string) string {
 
 // permits returns the keys of the permits and of their queue.
 func (n *Namespace) permits(name string, count int) Keys {
-	queue := n.permitsQueue(name)
-	p := &permitKeys{queue: queue, locks: make([]string, count)}
+	locks := make([]string, count)
 	var b strings.Builder
 	b.Grow(count * (len(n.prefix) + len(name) + len("/64")))
-	for i := range p.locks {
+	for i := range locks {
 		start := b.Len()
 		b.WriteString(n.prefix)
 		b.WriteString(name)
 		b.WriteByte('/')
 		b.WriteString(strconv.Itoa(i + 1))
-		p.locks[i] = b.String()[start:]
+		locks[i] = b.String()[start:]
 	}
-	return Keys{Queue: queue, permits: p}
+	return Keys{Queue: n.permitsQueue(name), permits: locks, name: name}
 }
 
 // permitsOf implements [permits.Permits].
@@ -73,50 +73,24 @@ type permitsOf struct {
 // Acquire takes a permit in one attempt.
 func (p *permitsOf) Acquire(ctx context.Context, token string, ttl time.Duration) (permit int, err error) {
 	s := NewSending(ctx, token)
+	p.l.repeated.stop(s.Token)
 	permit, err = Call(&p.l.Caller, s, func() (int, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
 			return 0, err
 		}
-		for range 3 {
-			n, err := p.l.takePermit(s, p.keys.permits, ms)
-			switch {
-			case err != nil || n > 0:
-				return n, err
-			case n == 0:
-				return 0, s.Refused(p.l.timeout, min(ttl, p.l.timeout))
-			}
-			// token holds a permit already. Until that ends, a late copy of the request has no
-			// effect.
-			permit, err := p.extend(s, ms)
-			if err != nil || permit > 0 {
-				return permit, err
-			}
-			// It expired just now: try again.
+		r, err := p.l.look(s, p.keys, ms)
+		if err == nil && r.number > 0 {
+			_, err = sentOnce(s, 0, nil)
+		} else if err == nil {
+			err = s.Refused(p.l.timeout, min(ttl, p.l.timeout))
 		}
-		return 0, errChanging
+		if err != nil {
+			return 0, err
+		}
+		return max(r.number, 0), nil
 	})
 	return permit, s.noCleanup(err)
-}
-
-// takePermit takes a permit if one is free and no one waits, and returns its number. If the token
-// held a permit before, it returns the number of that permit, negated. Otherwise it returns 0.
-func (l *Locks) takePermit(s *Sending, p *permitKeys, ms int64) (n int, err error) {
-	reply, err := l.evalForPermits(PermitsLook, p, s, ms)
-	s.came(err)
-	if err != nil {
-		return 0, err
-	}
-	return p.number(reply)
-}
-
-// number reads a reply that is the number of a permit, perhaps negated, or 0.
-func (p *permitKeys) number(reply any) (int, error) {
-	n, ok := reply.(int64)
-	if !ok || max(n, -n) > int64(len(p.locks)) {
-		return 0, fmt.Errorf("the server's reply is not the number of a permit: %v", reply)
-	}
-	return int(n), nil
 }
 
 // Wait takes a permit if one is free, and otherwise joins the queue.
@@ -126,47 +100,11 @@ func (p *permitsOf) Wait(ctx context.Context, token string, ttl time.Duration) (
 
 // Extend replaces the remaining time of the permit that token holds.
 func (p *permitsOf) Extend(ctx context.Context, token string, ttl time.Duration) (permit int, err error) {
-	s := NewSending(ctx, token)
-	return CallInOrder(&p.l.Caller, s, func() (int, error) {
-		ms, err := milliseconds(ttl)
-		if err != nil {
-			return 0, err
-		}
-		return p.extend(s, ms)
-	})
-}
-
-func (p *permitsOf) extend(s *Sending, ms int64) (permit int, err error) {
-	before := s.Sends()
-	reply, err := p.l.evalForPermits(PermitsExtend, p.keys.permits, s, ms)
-	if err != nil {
-		return 0, err
-	}
-	if permit, err = p.keys.permits.number(reply); permit > 0 {
-		_, err = sentOnce(s, before, err)
-	}
-	if err != nil {
-		permit = 0
-	}
-	return permit, err
+	return p.l.extendOne(ctx, p.keys, token, ttl)
 }
 
 // Release frees the permit that token holds. If the request was repeated, it reports true, as
 // [Locks.Release] does.
 func (p *permitsOf) Release(ctx context.Context, token string) (bool, error) {
-	s := NewSending(ctx, token)
-	return CallInOrder(&p.l.Caller, s, func() (bool, error) {
-		freed, err := p.l.release(p.keys, s)
-		return err == nil && (freed.Released || s.Sends() > 1), err
-	})
-}
-
-// evalForPermits runs a script for permits.
-func (l *Locks) evalForPermits(script Script, p *permitKeys, s *Sending, ms int64, more ...string) (any, error) {
-	reply, err := l.send(s, Eval{Script: script, Key1: p.queue, Keys: p.locks, TTL: ms, More: more})
-	if err != nil && l.requests.IsReply(err, "CROSSSLOT") {
-		l.slots.Store(true)
-		return nil, errSlots
-	}
-	return reply, err
+	return p.l.releaseOne(ctx, p.keys, token)
 }

@@ -1,10 +1,49 @@
--- release frees the lock if the token holds it, or gives it to the first in the queue, and wakes
--- its watchers. It returns 1, or 0 if the token does not hold the lock. With an entry it first
--- removes the entry from the queue, and returns 2 if it did only that. With a nonce as well, it frees
--- the lock only if the lock was served to that nonce. It adds 10 if there is more to drop from the
--- queue, and 20 if the lock waits to be claimed. ARGV: token, entry, the entry in another form,
--- nonce or ''
-local lock, queue, token, entry, former = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
-local nonce = (ARGV[4] or '') ~= '' and ARGV[4]
-local share = 1 -- this release may drop all that a script may
---include release_lock
+-- release takes entries out of the queue, frees the lock that the token holds or that is offered to
+-- one of the entries, or offers it to the next, and wakes its watchers. It returns 1 if the token
+-- held a lock, and otherwise 0, plus 10 for each second in which an offer has to be claimed. If it
+-- frees nothing but a lock is free, it makes the first in the queue look, which its last holder has
+-- not told.
+-- ARGV: token, how many of them or '', entries
+local token, many = ARGV[1], tonumber(ARGV[2] or '')
+local entries = {}
+for k = 3, #ARGV do
+	entries['offer:' .. ARGV[k]] = true
+end
+--include locks
+local isNext = false
+for k = 3, #ARGV do
+	local rank = queue and redis.call('ZRANK', queue, ARGV[k])
+	if rank then
+		isNext = isNext or rank < head
+		redis.call('ZREM', queue, ARGV[k])
+	end
+end
+touch()
+local result, claim = 0, 0
+for i, lock in ipairs(locks) do
+	local isOwn = values[i] == token
+	if isOwn or entries[values[i]] then
+		local outcome, seconds
+		if queue then
+			outcome, seconds = offer(i)
+		end
+		if outcome ~= 'offered' then
+			redis.call('DEL', lock)
+		end
+		redis.pcall('PUBLISH', lock, '') -- a user who may not publish can still release
+		claim = seconds or claim
+		result = isOwn and 1 or result
+	end
+end
+if result == 0 and claim == 0 then
+	if queue and free then
+		tell(many or head, 0, many and 2 or step)
+	elseif isNext then
+		tell(head, left(), step)
+	end
+	local refusal = refusedByAll()
+	if refusal ~= 0 then
+		return refusal
+	end
+end
+return result + 10 * claim

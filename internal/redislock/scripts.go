@@ -13,42 +13,28 @@ type Script struct{ Text, Hash string }
 //go:embed *.lua
 var files embed.FS
 
-// In every script but Releases, Fence, Count and Window, KEYS[1] is the lock, KEYS[2] its queue if
-// it has one, and ARGV[1] the caller's token. In the scripts for permits, KEYS[1] is the permits'
-// queue, and the other keys are the permits, which are locks. TTLs are milliseconds. The files
-// describe the rest.
+// In the scripts on locks, KEYS[1] is the queue, and the other keys are the locks of which a waiter
+// takes one. ARGV[1] is the caller's token. TTLs are milliseconds. The files describe the rest.
 //
-// The queue is a sorted set of three kinds of members, distinguished by their scores:
-//
-//   - From 1 on: the entries of the waiters, "<channel> <nonce> <claim> <ttl> <token>"; see
-//     [Entry]. The score is the entry's ticket, the microsecond at which it joined or one more
-//     than the last one's: no two are ever the same.
-//   - 0 or 0.5: the nonce of the entry through which the present holder was served. With 0.5 it
-//     still has to claim the lock. For permit i, (i-1)/128 is added.
-//   - Below 0: when a process was last heard from, by the name of its channel, and when it was
-//     last asked whether it is alive, by "?" and that name; in milliseconds, negated.
+// The queue is a sorted set of entries, "<channel> <id>", one for each process that waits. A process
+// may wait for as many permits of a semaphore as there are, and has as many entries. The ID is a new
+// one whenever the process has taken a lock. A lock's value is the token that holds it, or "offer:"
+// and the entry that it is offered to. Messages are "<id> offer" and "<id> <ms>", the time after
+// which to look.
 //
 // A script that changes nothing, except Inspect, makes a write without effect, so that a read-only
 // replica refuses it.
 var (
-	Look     = load("look")     // takes the lock, or joins the queue
-	Release  = load("release")  // frees the lock, leaves the queue
-	Releases = load("releases") // frees several locks
-	Extend   = load("extend")
-	Sweep    = load("sweep") // serves the queue of a lock that is free
-	Fence    = load("fence") // Count and Holds in one: KEYS[1] is the counter, KEYS[2] the lock
-	Count    = load("count") // KEYS[1] is the counter of fencing numbers
-	Holds    = load("holds")
-	Inspect  = load("inspect")
-	Window   = load("window") // KEYS[1] is a counter of package window
-	Demand   = load("demand") // asks the lock's owner to give it up
-	Answer   = load("answer") // answers that
-
-	// PermitsLook and the following do the same for one of the permits of a semaphore.
-	PermitsLook    = load("permits_look")
-	PermitsRelease = load("permits_release")
-	PermitsExtend  = load("permits_extend")
-	PermitsSweep   = load("permits_sweep")
+	Look    = load("look")    // takes a lock, or joins the queue
+	Release = load("release") // frees or offers a lock, leaves the queue
+	Extend  = load("extend")
+	Fence   = load("fence") // Count and Holds in one: KEYS[1] is the counter, KEYS[2] the lock
+	Count   = load("count") // KEYS[1] is the counter of fencing numbers
+	Holds   = load("holds") // KEYS[1] is the lock
+	Inspect = load("inspect")
+	Window  = load("window") // KEYS[1] is a counter of package window
+	Demand  = load("demand") // asks the lock's owner to give it up
+	Answer  = load("answer") // answers that
 )
 
 // load reads a script and replaces each line "--include <name>" by the text of that file.

@@ -15,10 +15,13 @@ var ErrForeign = errors.New("the key holds a lock in the format of package redig
 // escaped begins the value of a lock whose token would otherwise be taken for a foreign value.
 const escaped = "token:"
 
+// offered begins the value of a lock that waits to be taken by the entry that follows.
+const offered = "offer:"
+
 // EncodeToken returns the value of a lock that token holds: token itself, unless that looks like a
-// foreign value or an encoded token. The scripts and the queue know only values.
+// foreign value, an offer or an encoded token. The scripts know only values.
 func EncodeToken(token string) string {
-	if isForeign(token) || strings.HasPrefix(token, escaped) {
+	if isForeign(token) || strings.HasPrefix(token, escaped) || strings.HasPrefix(token, offered) {
 		return escaped + token
 	}
 	return token

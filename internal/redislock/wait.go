@@ -1,239 +1,364 @@
 package redislock
 
+// A Wait: the callers of this process stand in a line, and the first of it has an entry in the queue.
+
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"fmt"
-	"sync/atomic"
+	mathrand "math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/line"
 	"github.com/golockers/locker/internal/waithook"
 )
 
 const (
-	margin   = 2 * time.Millisecond // a grant's deadline is early by the rounding of two times
-	askAgain = time.Second          // the server of a lock may have changed while a waiter asks to look
-	lateMax  = 3                    // how many grants may come too late before one is returned as it is
+	// LookAgain is the time after which a waiter looks if no message has come.
+	LookAgain = 10 * time.Second
+
+	late      = time.Millisecond       // after a lock's expiry, the rounding of its remaining time
+	behind    = 25 * time.Millisecond  // after that, for each entry before it in the queue
+	leastRest = 25 * time.Millisecond  // between two looks that find the lock held
+	noPlace   = 250 * time.Millisecond // between two looks that could not join the queue
+	permitsAt = time.Second            // between two looks for permits: no message tells that one was released as a lock
+	deafFirst = 4 * time.Millisecond   // between two looks if it cannot hear, twice as long each time,
+	deafLast  = 50 * time.Millisecond  // up to this, for each entry up to its own,
+	deafMost  = 500 * time.Millisecond // up to this; but
+	deafEach  = 3 * time.Millisecond   // for each line of the process
 )
 
-// Waiters are the waiters of one Locker.
-type Waiters struct {
-	Caller
-
-	run       func(script Script, keys Keys, s *Sending, ms int64, more ...string) (any, error)
-	counted   bool
-	roundTrip roundTrip
-	inbox     inbox
-	sweeps    sweeps
-	leavers   leavers
-	number    atomic.Uint64 // of waiters so far
-	givingUp  atomic.Int64  // waiters giving up their place in the queue
-
-	asker     asker
-	answering atomic.Int64 // answers to demands that are on their way
-}
-
-func newWaiters(c Config,
-	run func(script Script, keys Keys, s *Sending, ms int64, more ...string) (any, error)) *Waiters {
-	ws := &Waiters{run: run, counted: c.Counted}
-	ws.Err, ws.Inline, ws.Unbounded = c.Err, c.Inline, c.Unbounded
-	ws.inbox = inbox{Source: c.Source, names: c.Names, haunted: ws.leaveLater}
-	return ws
-}
-
-// busy reports whether there are waiters, or were a moment ago, and so there may be a queue.
-func (ws *Waiters) busy() bool { return ws.inbox.busy.Load() }
-
-// SetLinger sets, for tests, how long a channel is kept after its last waiter. It must be called
-// before there are waiters.
-func (ws *Waiters) SetLinger(d time.Duration) { ws.inbox.Linger = d }
-
-// GivingUp returns, for tests, how many places waiters are giving up.
-func (ws *Waiters) GivingUp() int64 { return ws.givingUp.Load() }
-
-// Ghosts returns, for tests, the number of ghosts.
-func (ws *Waiters) Ghosts() int {
-	ws.inbox.mu.Lock()
-	defer ws.inbox.mu.Unlock()
-	return len(ws.inbox.ghosts)
-}
-
-// waiting is one Wait that has to queue.
-type waiting struct {
-	keys  Keys
-	ttl   time.Duration
-	entry Entry
-	id    string        // the entry's
-	claim time.Duration // that the entry asks for while it cannot be granted the lock at once
-	sent  string        // the entry as it was sent last
-
-	isHeld bool // the lock was seen to be held by another
-	joined bool // a request for a place was answered
-	unsure bool // a request without an answer may yet put the entry in the queue
-
-	// A moment on this process's clock, and what the server's clock said then or later; and the
-	// ticket of that time.
-	asked  time.Time // others read it under the inbox's lock
-	server ServerTime
-	ticket string
-
-	unheard int    // the box's epoch in which the server did not count it; 0: none
-	number  uint64 // in the order in which waiters came
-	box     *box
-	mail    chan Message  // the last one
-	turn    chan struct{} // it may look now
+// place is what the first of a line hands on to the next: the process's entry in the queue.
+type place struct {
+	entry    string // "": it has none
+	isSent   bool   // it may be in the queue
+	ticket   string // of the entry, or of one that it replaces
+	follower string // the entry of the next one, when this one has the lock; "": none was made
+	due      time.Time
+	wake     chan struct{} // there is news
 
 	// Guarded by the inbox's lock:
-	asks          *list.Element // its place in its lane; nil: it does not ask to look
-	lane          *lane         // in which it asks, or asked last
-	isUrgent      bool          // as it asks, or asked last
-	mayLook, gone bool
-	isLooking     bool          // a look is under way
-	again         bool          // it must look once more after that
-	isFirst       bool          // in the queue, as far as is known
-	place         *list.Element // among its peers
+	offered string    // the entry that was last offered a lock; "": none, or it is known
+	lookAt  time.Time // zero: no message has come
 }
 
-// entries returns the two forms that the entry may have in the queue.
-func (w *waiting) entries() [2]string { return [2]string{w.entry.String(0), w.entry.String(w.claim)} }
+// waiter is a Wait that has its turn in the line.
+type waiter struct {
+	*place
+	locks  *Locks
+	keys   Keys
+	token  string
+	ms     int64
+	turn   *line.Place[string, place]
+	isHeld bool // the lock was seen to be held by another
+	unsure bool // a request without an answer may yet arrive
+	looks  int
+	deaf   int
+}
 
-// told delivers a message. Only the last one counts, except that a Head does not replace another
-// kind. It needs the inbox's lock.
-func (w *waiting) told(m Message) {
+// found is the reply to a look.
+type found struct {
+	number    int // of the lock that was taken; 0: none; -1: its holder may only keep it
+	left      time.Duration
+	rank      int64
+	ticket    string // "": there is no place in the queue
+	listeners int64
+}
+
+// look runs [Look]. It joins the queue if more has an entry.
+func (l *Locks) look(s *Sending, keys Keys, ms int64, more ...string) (f found, err error) {
+	reply, err := l.run(Look, keys, s, ms, more...)
+	s.came(err)
+	if err != nil {
+		return f, err
+	}
+	list, _ := reply.([]any)
+	if len(list) == 5 {
+		number, ok1 := list[0].(int64)
+		left, ok2 := list[1].(int64)
+		rank, ok3 := list[2].(int64)
+		ticket, ok4 := list[3].(string)
+		listeners, ok5 := list[4].(int64)
+		if ok1 && ok2 && ok3 && ok4 && ok5 && number >= -1 && number <= int64(keys.locks()) {
+			return found{int(number), remaining(left), rank, ticket, listeners}, nil
+		}
+	}
+	return f, fmt.Errorf("unexpected reply to a look at a lock: %v", reply)
+}
+
+// remaining converts PTTL's reply, and cuts what is longer than a waiter waits without a look.
+func remaining(ms int64) time.Duration {
+	switch {
+	case ms == -1: // it has no expiry
+		return LookAgain
+	case ms < 0: // there is no lock
+		return 0
+	}
+	return time.Duration(min(ms, LookAgain.Milliseconds())) * time.Millisecond
+}
+
+// waitFor takes a lock if it is free, and otherwise waits. It returns the lock's number among those
+// of keys.
+func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.Duration) (
+	number int, deadline time.Time, err error) {
+	ms, err := milliseconds(ttl)
+	switch {
+	case ctx.Err() != nil:
+		return 0, time.Time{}, ctx.Err()
+	case err != nil:
+		return 0, time.Time{}, err
+	case l.Err != nil:
+		return 0, time.Time{}, l.Err
+	case keys.Queue == "":
+		return 0, time.Time{}, errNoQueue
+	}
+	s := NewSending(ctx, token)
+	l.repeated.stop(s.Token)
+	if !l.inbox.busy.Load() {
+		number, err = Call(&l.Caller, s, func() (number int, err error) {
+			if keys.permits != nil {
+				var f found
+				f, err = l.look(s, keys, ms)
+				number = max(f.number, 0)
+			} else {
+				number, err = l.takeLock(s, keys.Lock, ms)
+			}
+			if err == nil && number == 0 {
+				err = s.Refused(l.timeout, l.timeout)
+			}
+			return number, err
+		})
+		switch {
+		case err != nil && s.isUnsent():
+			return 0, time.Time{}, s.noCleanup(err)
+		case err != nil: // the request may have taken the lock, or may yet take it
+			l.undo(ctx, keys, s.Token, ttl, false)
+			return 0, time.Time{}, err
+		case number > 0:
+			l.repeated.note(s)
+			return number, s.first.Add(ttl), nil
+		}
+		waithook.Call(ctx)
+	}
+	return l.wait(ctx, keys, token, ttl, ms, s.Sends() > 0)
+}
+
+// takeLock takes a lock if it is free, and returns 1 or 0. A refused waiter runs the queue's script,
+// which finds the holder, and that may be this token. So the reply need not name it.
+func (l *Locks) takeLock(s *Sending, lock string, ms int64) (number int, err error) {
+	sent := time.Now()
+	wasFree, err := l.requests.Set(s, lock, ms)
+	s.came(err)
+	if err == nil {
+		l.roundTrip.add(time.Since(sent))
+	}
+	if err == nil && wasFree {
+		number = 1
+	}
+	return number, err
+}
+
+// wait waits for a turn in the line, and then for the lock. isHeld means that the lock was seen to be
+// held by another token.
+func (l *Locks) wait(ctx context.Context, keys Keys, token string, ttl time.Duration, ms int64, isHeld bool) (
+	number int, deadline time.Time, err error) {
+	l.inbox.enter(ctx)
+	defer l.inbox.leave()
+	turn := l.lines.JoinN(keys.Queue, keys.locks())
+	if isHeld {
+		turn.Refuse()
+	}
 	select {
-	case last := <-w.mail:
-		if m.Kind == Head {
-			m = last
+	case <-turn.Turn():
+	default:
+		waithook.Call(ctx)
+		select {
+		case <-turn.Turn():
+			if err := turn.Err(); err != nil {
+				return 0, time.Time{}, err
+			}
+		case <-ctx.Done():
+			isHeld = isHeld || turn.Refused()
+			if turn.Leave() { // its turn came just now
+				w := &waiter{place: turn.State(), locks: l, keys: keys, token: EncodeToken(token)}
+				w.vacate(ctx)
+			}
+			return 0, time.Time{}, heldError(ctx.Err(), isHeld)
+		}
+	}
+	w := &waiter{place: turn.State(), locks: l, keys: keys, token: EncodeToken(token), ms: ms, turn: turn,
+		isHeld: isHeld || turn.Refused()}
+	if w.wake == nil {
+		w.wake = make(chan struct{}, 1)
+	}
+	number, sent, err := w.wait(ctx)
+	switch {
+	case err == nil:
+		if turn.Leave() {
+			w.vacate(ctx)
+		}
+		return number, sent.Add(ttl), nil
+	case w.unsure: // a late request must not take the successor's turn
+		old := w.renew("")
+		if ctx.Err() != nil {
+			turn.Leave()
+		} else {
+			turn.Fail(err)
+		}
+		l.undo(ctx, keys, w.token, ttl, false, old...)
+	case ctx.Err() != nil:
+		if turn.Leave() {
+			w.vacate(ctx)
 		}
 	default:
+		turn.Fail(err)
+		w.vacate(ctx)
 	}
-	w.mail <- m
+	return 0, time.Time{}, heldError(err, w.isHeld && ctx.Err() != nil)
 }
 
-// wait joins the queue and waits for its turn. ms is ttl in milliseconds, and isHeld means that the
-// lock was seen to be held by another token.
-func (ws *Waiters) wait(ctx context.Context, keys Keys, token string, ttl time.Duration,
-	ms int64, isHeld bool) (permit int, deadline time.Time, err error) {
-	w := &waiting{keys: keys, ttl: ttl, isHeld: isHeld, isLooking: true}
-	w.entry = Entry{Nonce: rand.Text(), TTL: ms, Token: EncodeToken(token)}
-	if keys.permits != nil {
-		w.entry.Permits = len(keys.permits.locks)
+func heldError(err error, isHeld bool) error {
+	if isHeld {
+		return fmt.Errorf("%w: %w", err, locker.ErrHeld)
 	}
-	w.id, w.claim = w.entry.ID(), ws.roundTrip.claim()
-	w.number = ws.number.Add(1)
-	w.mail, w.turn = make(chan Message, 1), make(chan struct{}, 1)
-	// It joins before the subscription is live, so that its place in the queue is that of its
-	// request.
-	ws.inbox.enter(ctx, w)
-	defer ws.inbox.leave(w)
+	return err
+}
 
-	var pace Pace
-	next := time.NewTimer(LookAgain) // when to look, if no message comes
-	defer next.Stop()
-	var s *Sending // the last request
-	var hears bool // when it was sent
-	for late, look := 0, true; ; {
-		for look {
-			look = false
-			ws.inbox.looks(ctx, w)
-			live, epoch := w.box.hears()
-			hears = live && w.unheard != epoch
-			s = NewSending(ctx, token)
-			place, err := ws.look(s, w, hears)
-			ws.inbox.looked(w)
-			switch {
-			case err != nil:
-				if w.joined || !s.isUnsent() && !s.isForeign(err) {
-					ws.giveUp(ctx, s, w, true)
-				}
-				if w.isHeld && ctx.Err() != nil {
-					err = fmt.Errorf("%w: %w", err, locker.ErrHeld)
-				}
-				return 0, time.Time{}, err
-			case place.Acquired:
-				ws.served(w, s)
-				return place.Permit, s.first.Add(w.ttl), nil
-			}
-			if place.IsNew && w.joined { // its place was lost, and those of others may be lost as well
-				ws.inbox.mistrust(w, s.first)
-			}
-			if !w.isHeld {
-				waithook.Call(ctx)
-			}
-			w.isHeld, w.joined, w.unsure = true, true, w.unsure || !s.answered
-			w.server, w.ticket = place.Time, place.Ticket
-			isForemost := ws.inbox.placed(w, s.first, place.Left, place.Rank)
-			next.Reset(pace.After(place, hears, isForemost))
-			if place.Unheard { // it is subscribed to another server, behind a proxy for instance
-				w.unheard, look = epoch, true
+// vacate gives up the entry, which nobody in the line will use any more. It leaves alone the lock that
+// the waiter's token may have.
+func (w *waiter) vacate(ctx context.Context) {
+	if old := w.renew(""); len(old) > 0 {
+		w.locks.undo(ctx, w.keys, rand.Text(), attemptFor, true, old...)
+	}
+}
+
+// renew replaces the entry by another one, or by none, and returns those that may be in the queue. A
+// message for one of them is passed on from here on.
+func (w *waiter) renew(entry string) (old []string) {
+	for _, e := range []string{w.entry, w.follower} {
+		if e != "" && e != entry {
+			w.locks.inbox.forget(w.place, e)
+			if w.isSent {
+				old = append(old, e)
 			}
 		}
+	}
+	w.entry, w.follower, w.isSent, w.due = entry, "", entry != "", time.Time{}
+	return old
+}
+
+// wait looks until it has the lock. It returns when the request was sent that took it.
+func (w *waiter) wait(ctx context.Context) (number int, sent time.Time, err error) {
+	timer := time.NewTimer(time.Until(w.due))
+	defer timer.Stop()
+	for {
+		isUrgent := false
 		select {
-		case m := <-w.mail:
-			switch {
-			case m.Kind == Head && m.Ticket == w.ticket:
-				ws.inbox.leads(w, m.Left)
-				if hears {
-					next.Reset(pace.Told(m.Left))
+		case <-w.wake:
+			isOffered, at := w.locks.inbox.news(w.place)
+			if isUrgent = isOffered; !isUrgent {
+				if !at.IsZero() && at.Before(w.due) { // a message may be older than the last reply
+					w.due = at
+					timer.Reset(time.Until(at))
 				}
-			case m.Kind == Granted && w.isTrue(m):
-				// If it comes too late, the lock has expired or is about to. With a ttl that is too
-				// short for this server that would never end.
-				late++
-				deadline := w.asked.Add(time.Duration(m.Time-w.server) + w.ttl - margin)
-				if ctx.Err() == nil && (time.Now().Before(deadline) || late > lateMax) {
-					ws.served(w, s)
-					return m.Permit, deadline, nil
-				}
-				look = true
-			case m.Kind == Dropped:
-				ws.inbox.ask(w) // many may have been dropped at once
-			default:
-				// A claim, or a grant that it has lost since: a later reply showed another holder.
-				look = true
+				continue
 			}
-		case <-w.turn:
-			look = true
-		case <-next.C:
-			ws.inbox.ask(w)
-			next.Reset(askAgain)
+		case <-timer.C:
 		case <-ctx.Done():
-			ws.giveUp(ctx, s, w, false)
-			return 0, time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
 		}
+		if ctx.Err() != nil {
+			return 0, time.Time{}, ctx.Err()
+		}
+		server := w.locks.serverOf(w.keys.Lock)
+		if !isUrgent && !w.locks.looking.enter(ctx, server) {
+			return 0, time.Time{}, ctx.Err()
+		}
+		s, wasSent := &Sending{Ctx: ctx, Token: w.token}, w.isSent
+		f, hears, err := w.look(s)
+		if !isUrgent {
+			w.locks.looking.leave(server)
+		}
+		switch {
+		case err != nil:
+			if s.isUnsent() || s.isForeign(err) {
+				w.isSent = wasSent
+			} else {
+				w.unsure = true
+			}
+			return 0, time.Time{}, err
+		case f.number > 0:
+			follower := ""
+			if f.ticket != "" {
+				follower = w.follower
+			}
+			w.renew(follower)
+			if w.ticket = f.ticket; follower != "" {
+				w.due = time.Now().Add(w.pause(f, hears))
+			}
+			w.locks.repeated.note(s)
+			return f.number, s.first, nil
+		}
+		w.isHeld = true
+		w.turn.Refuse()
+		waithook.Call(ctx)
+		w.unsure = w.unsure || !s.answered
+		w.ticket = f.ticket
+		rest := w.pause(f, hears)
+		w.due = time.Now().Add(rest)
+		timer.Reset(rest)
 	}
 }
 
-// look takes the lock if it is free or was granted, and otherwise puts the entry in the queue,
-// unless it is there already.
-func (ws *Waiters) look(s *Sending, w *waiting, hears bool) (Place, error) {
-	claim := w.claim
-	if hears && ws.counted {
-		claim = 0
+// look takes the lock, or joins the queue. It also reports whether the waiter can rely on messages.
+func (w *waiter) look(s *Sending) (f found, hears bool, err error) {
+	l := w.locks
+	hears, try := l.inbox.hears(s.Ctx)
+	how := l.roundTrip.claim()
+	if hears && l.counted {
+		how += 16
 	}
-	entry, former := w.entry.String(claim), w.sent
-	if former == entry {
-		former = ""
+	if w.entry == "" {
+		w.entry = l.inbox.newEntry(w.place, w.keys)
 	}
-	w.sent = entry
-	return Call(&ws.Caller, s, func() (Place, error) {
-		reply, err := ws.run(w.keys.of(Look, PermitsLook), w.keys, s, w.entry.TTL, entry, former)
-		s.came(err)
-		if err != nil {
-			return Place{}, err
+	following := ""
+	if w.turn.HasNext() {
+		if w.follower == "" {
+			w.follower = l.inbox.newEntry(w.place, w.keys)
 		}
-		return ParsePlace(reply, w.entry.Permits)
+		following = w.follower
+	}
+	w.isSent = true
+	f, err = Call(&l.Caller, s, func() (found, error) {
+		return l.look(s, w.keys, w.ms, w.entry, w.ticket, strconv.FormatInt(how, 10), following, try)
 	})
+	if err == nil && f.ticket != "" {
+		l.inbox.tried(f.listeners != -2)
+	}
+	return f, hears && f.listeners != -2 && (f.listeners != 0 || !l.counted), err
 }
 
-// isTrue reports whether a grant can be relied on. If it is older than the last reply to a look,
-// another token has held the lock since. If more time has passed on the server between that reply
-// and the grant than here since the look, the server's clock was set or is another server's, and
-// the age of the grant is unknown.
-func (w *waiting) isTrue(m Message) bool {
-	since := time.Duration(m.Time - w.server)
-	return m.Ticket == w.ticket && (m.Permit > 0) == (w.entry.Permits > 0) && m.Permit <= w.entry.Permits &&
-		since >= 0 && since <= time.Since(w.asked)+margin
+// pause returns the time until the next look.
+func (w *waiter) pause(f found, hears bool) time.Duration {
+	rest := f.left + late + time.Duration(min(f.rank, int64(LookAgain/behind)))*behind
+	if w.keys.permits != nil {
+		rest = min(rest, permitsAt*time.Duration(min(f.rank+1, int64(LookAgain/permitsAt))))
+	}
+	if w.looks++; w.looks > 1 {
+		rest = max(rest, leastRest)
+	}
+	rest = min(rest, LookAgain)
+	if f.ticket == "" {
+		rest = min(rest, noPlace)
+	}
+	if !hears {
+		gap := min(deafFirst<<min(w.deaf, 8), deafLast) * time.Duration(min(f.rank+1, int64(deafMost/deafLast)))
+		gap = max(gap, deafEach*time.Duration(w.locks.lines.Waiting()))
+		rest = min(rest, gap)
+		w.deaf++
+	} else {
+		w.deaf = 0
+	}
+	return rest + mathrand.N(max(late, rest/50))
 }

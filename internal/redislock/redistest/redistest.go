@@ -5,11 +5,13 @@ package redistest
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/redislock"
+	"github.com/golockers/locker/internal/waithook"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -122,10 +124,10 @@ func List(tb testing.TB, l locker.Lister, prefix string) (held map[string]string
 	return held, errs
 }
 
-// QueueLength returns the number of waiters for the lock of key.
+// QueueLength returns the number of processes that wait for the lock of key.
 func QueueLength(admin redis.UniversalClient, key string) int64 {
 	queue := redislock.NewNamespace("", true).Keys(key).Queue
-	return admin.ZCount(context.Background(), queue, "1", "+inf").Val()
+	return admin.ZCard(context.Background(), queue).Val()
 }
 
 // Subscribers returns the number of a server's connections that have subscribed.
@@ -142,7 +144,8 @@ type Turn struct {
 	Err      error
 }
 
-// Joins starts a Wait for key, and returns once it is in the queue.
+// Joins starts a Wait for key, and returns once its process is in the queue. No other of the process
+// may wait for key.
 func Joins(tb testing.TB, admin redis.UniversalClient, l locker.Waiter, ctx context.Context, key, token string,
 	ttl time.Duration) <-chan Turn {
 	tb.Helper()
@@ -160,6 +163,41 @@ func Joins(tb testing.TB, admin redis.UniversalClient, l locker.Waiter, ctx cont
 		}
 		return QueueLength(admin, key) > before
 	})
+	return done
+}
+
+// noting is a context that tells when a caller waits.
+type noting struct {
+	context.Context
+	waits chan struct{}
+	once  sync.Once
+}
+
+func (n *noting) NoteWaiting() { n.once.Do(func() { close(n.waits) }) }
+
+func (n *noting) Value(key any) any {
+	if key == any(waithook.Key{}) {
+		return n
+	}
+	return n.Context.Value(key)
+}
+
+// Stands starts a Wait for key, behind others of its process, and returns once it stands in the line.
+func Stands(tb testing.TB, l locker.Waiter, ctx context.Context, key, token string, ttl time.Duration) <-chan Turn {
+	tb.Helper()
+	n := &noting{Context: ctx, waits: make(chan struct{})}
+	done := make(chan Turn, 1)
+	go func() {
+		deadline, err := l.Wait(n, key, token, ttl)
+		done <- Turn{deadline, err}
+	}()
+	select {
+	case <-n.waits:
+	case r := <-done:
+		tb.Fatalf("it did not wait: %v, %v", r.Deadline, r.Err)
+	case <-time.After(30 * time.Second):
+		tb.Fatal("it does not wait")
+	}
 	return done
 }
 

@@ -1,3 +1,6 @@
+// Package redislock is the part of the Redis adapters that does not depend on their client library:
+// the scripts, the names of keys and channels, the formats of requests, replies and messages, and
+// waiting in the queue. The adapters that use it share their queues.
 package redislock
 
 import (
@@ -5,22 +8,37 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/golockers/locker/internal/line"
 	"github.com/golockers/locker/internal/pubsub"
-	"github.com/golockers/locker/internal/waithook"
 )
 
 // Locks implements the operations of a Locker. Its results are those of [locker.Locker] and its
 // optional interfaces. Make one with [New].
 type Locks struct {
-	*Waiters
+	Caller
+	Source
 	requests Requests
+	owner    any // the Locker, for package undo
 	names    *Namespace
 	timeout  time.Duration
+	counted  bool
 	old      atomic.Bool // the server is older than Redis 7: it does not support SET with NX and GET
 	slots    atomic.Bool // the server has refused a script for permits, since their slots differ
+
+	roundTrip roundTrip
+	lines     line.Lines[string, place] // by queue
+	inbox     inbox
+	looking   looking
+	repeated  repeated
+	sweeps    sweeps
+
+	asker     asker
+	answering atomic.Int64 // answers to demands that are on their way
 }
 
 // Requests holds the requests of a Locker, which an adapter makes with its client library. Each
@@ -55,6 +73,7 @@ type Eval struct {
 type Config struct {
 	Requests
 	Source
+	Owner     any // the Locker
 	Names     *Namespace
 	Err       error         // see [Caller]
 	Inline    time.Duration // see [Caller]
@@ -66,11 +85,40 @@ type Config struct {
 	Counted bool
 }
 
+// Source is where a Locker receives messages from.
+type Source struct {
+	Hubs     func(ctx context.Context) ([]*pubsub.Hub, error) // of the servers to listen to; none: waiters poll
+	Changes  bool                                             // Hubs may return others the next time
+	ServerOf func(lock string) any                            // identifies the server of a lock
+	MaxLooks int                                              // under way at one server; see [LooksOf]
+	Linger   time.Duration                                    // of a channel after its last waiter; 0: ten seconds
+}
+
+func (s *Source) serverOf(lock string) any {
+	if s.ServerOf == nil || lock == "" {
+		return nil
+	}
+	return s.ServerOf(lock)
+}
+
 // New returns the operations of a Locker.
 func New(c Config) *Locks {
-	l := &Locks{requests: c.Requests, names: c.Names, timeout: c.Timeout}
-	l.Waiters = newWaiters(c, l.run)
+	l := &Locks{Source: c.Source, requests: c.Requests, owner: c.Owner, names: c.Names, timeout: c.Timeout, counted: c.Counted}
+	l.Err, l.Inline, l.Unbounded = c.Err, c.Inline, c.Unbounded
+	l.inbox.locks = l
+	l.looking.most = max(c.MaxLooks, minLooks)
 	return l
+}
+
+// SetLinger sets, for tests, how long a channel is kept after its last waiter. It must be called
+// before there are waiters.
+func (l *Locks) SetLinger(d time.Duration) { l.Linger = d }
+
+// Waiting returns, for tests, how many wait.
+func (l *Locks) Waiting() int {
+	l.inbox.mu.Lock()
+	defer l.inbox.mu.Unlock()
+	return l.inbox.waiters
 }
 
 var (
@@ -84,6 +132,7 @@ var (
 func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	for asked := 0; ; asked++ {
 		s := NewSending(ctx, token)
+		l.repeated.stop(s.Token)
 		a, err := Call(&l.Caller, s, func() (attempt, error) {
 			ms, err := milliseconds(ttl)
 			if err != nil {
@@ -93,6 +142,9 @@ func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duratio
 		})
 		if err != nil && asked == 0 {
 			err = s.noCleanup(err)
+		}
+		if a.acquired {
+			l.repeated.note(s)
 		}
 		if err != nil || !a.isKept {
 			return a.acquired, err
@@ -108,12 +160,12 @@ func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (attempt, error) {
 	for range 3 {
 		sends := s.Sends()
 		// A Locker that has met a queue lately respects it; SET does not.
-		if l.old.Load() || l.busy() {
-			reply, err := l.run(Look, keys, s, ms)
-			if err != nil || reply == int64(1) {
+		if l.old.Load() || l.inbox.busy.Load() {
+			r, err := l.look(s, keys, ms)
+			if err != nil || r.number > 0 {
 				return attempted(sentOnce(s, sends, err))
 			}
-			return attempt{isKept: reply == int64(2)}, s.Refused(l.timeout, ttl)
+			return attempt{isKept: r.number < 0}, s.Refused(l.timeout, ttl)
 		}
 		holder, wasFree, err := l.requests.SetGet(s, keys.Lock, ms)
 		switch {
@@ -131,8 +183,8 @@ func (l *Locks) acquire(s *Sending, keys Keys, ms int64) (attempt, error) {
 			return refusedBy(holder), s.Refused(l.timeout, ttl)
 		default: // token holds the lock; until that ends, a late SET has no effect
 			sends = s.Sends()
-			reply, err := l.run(Extend, keys, s, ms)
-			if err != nil || reply == int64(1) {
+			extended, err := l.extend(s, keys, ms)
+			if err != nil || extended > 0 {
 				return attempted(sentOnce(s, sends, err))
 			}
 			// It expired just now: try again.
@@ -153,28 +205,59 @@ func sentOnce(s *Sending, before int, err error) (bool, error) {
 
 // Extend replaces the remaining time of a lock that token holds.
 func (l *Locks) Extend(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	number, err := l.extendOne(ctx, l.names.Keys(key), token, ttl)
+	return number > 0, err
+}
+
+func (l *Locks) extendOne(ctx context.Context, keys Keys, token string, ttl time.Duration) (number int, err error) {
 	s := NewSending(ctx, token)
-	return CallInOrder(&l.Caller, s, func() (bool, error) {
+	return CallInOrder(&l.Caller, s, func() (int, error) {
 		ms, err := milliseconds(ttl)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
-		reply, err := l.run(Extend, l.names.Keys(key), s, ms)
-		if err != nil || reply == int64(1) {
-			return sentOnce(s, 0, err)
+		number, err := l.extend(s, keys, ms)
+		if err != nil || number == 0 {
+			return 0, err
 		}
-		return false, nil
+		if _, err = sentOnce(s, 0, nil); err != nil {
+			number = 0
+		}
+		return number, err
 	})
+}
+
+// extend returns the number of the lock that token holds, or 0.
+func (l *Locks) extend(s *Sending, keys Keys, ms int64) (int, error) {
+	return keys.number(l.run(Extend, keys, s, ms))
+}
+
+// number reads a reply that is the number of a lock, or 0.
+func (k Keys) number(reply any, err error) (int, error) {
+	n, ok := reply.(int64)
+	if err == nil && (!ok || n < 0 || n > int64(k.locks())) {
+		err = fmt.Errorf("the server's reply is not the number of a lock: %v", reply)
+	}
+	return int(n), err
 }
 
 // Release frees a lock that token holds. If the request was sent again, and the last copy found
 // that token does not hold the lock, Release reports true: an earlier copy may have released it,
 // and in any case token does not hold it.
 func (l *Locks) Release(ctx context.Context, key, token string) (bool, error) {
+	keys := l.names.Keys(key)
+	if entry, ok := strings.CutPrefix(token, offered); ok { // see ParseInfo
+		return l.releaseOne(ctx, keys, token, entry)
+	}
+	return l.releaseOne(ctx, keys, token)
+}
+
+func (l *Locks) releaseOne(ctx context.Context, keys Keys, token string, entries ...string) (bool, error) {
 	s := NewSending(ctx, token)
+	defer l.repeated.released(l, ctx, keys, s.Token)
 	return CallInOrder(&l.Caller, s, func() (bool, error) {
-		freed, err := l.release(l.names.Keys(key), s)
-		return err == nil && (freed.Released || s.Sends() > 1), err
+		released, err := l.release(keys, s, entries...)
+		return err == nil && (released || s.Sends() > 1), err
 	})
 }
 
@@ -206,63 +289,6 @@ func (l *Locks) Wait(ctx context.Context, key, token string, ttl time.Duration) 
 	return deadline, err
 }
 
-// waitFor is Wait, and returns the number of the permit if the keys are those of permits.
-func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.Duration) (
-	permit int, deadline time.Time, err error) {
-	ms, err := milliseconds(ttl)
-	switch {
-	case ctx.Err() != nil:
-		return 0, time.Time{}, ctx.Err()
-	case err != nil:
-		return 0, time.Time{}, err
-	case l.Err != nil:
-		return 0, time.Time{}, l.Err
-	case keys.Queue == "":
-		return 0, time.Time{}, errNoQueue
-	case l.busy():
-		return l.wait(ctx, keys, token, ttl, ms, false)
-	}
-	s := NewSending(ctx, token)
-	lock, permits := keys.Lock, keys.permits
-	n, err := Call(&l.Caller, s, func() (n int, err error) {
-		if permits != nil {
-			n, err = l.takePermit(s, permits, ms)
-		} else {
-			n, err = l.takeLock(s, lock, ms)
-		}
-		if err == nil && n <= 0 {
-			err = s.Refused(l.timeout, l.timeout)
-		}
-		return n, err
-	})
-	switch {
-	case err == nil && n > 0:
-		return n, s.first.Add(ttl), nil
-	case err == nil:
-		waithook.Call(ctx)
-		return l.wait(ctx, keys, token, ttl, ms, true)
-	}
-	if !s.isUnsent() { // the request may have taken the lock, or may yet take it
-		l.undo(ctx, s, &ghost{keys: keys, token: s.Token, ttl: ttl, mayTake: true}, false, true)
-	}
-	return 0, time.Time{}, s.noCleanup(err)
-}
-
-// takeLock takes a lock if it is free, and returns 1 or 0. A refused waiter runs the queue's script,
-// which finds the holder, and that may be this token. So the reply need not name it.
-func (l *Locks) takeLock(s *Sending, lock string, ms int64) (n int, err error) {
-	sent := time.Now()
-	wasFree, err := l.requests.Set(s, lock, ms)
-	s.came(err)
-	if err == nil {
-		l.roundTrip.add(time.Since(sent))
-	}
-	if err == nil && wasFree {
-		n = 1
-	}
-	return n, err
-}
-
 // Watch returns a channel that receives a value when a lock is released, and when a release may
 // have been missed. If the user is not permitted to subscribe, the error is
 // [errors.ErrUnsupported], since callers can poll instead.
@@ -270,7 +296,7 @@ func (l *Locks) Watch(ctx context.Context, key string) (<-chan struct{}, error) 
 	if l.Err != nil {
 		return nil, l.Err
 	}
-	hubs, err := l.inbox.Hubs(ctx)
+	hubs, err := l.Hubs(ctx)
 	var woken <-chan struct{}
 	if err == nil {
 		woken, err = pubsub.Watch(ctx, l.names.prefix+key, hubs...)
@@ -285,18 +311,25 @@ func (l *Locks) Watch(ctx context.Context, key string) (<-chan struct{}, error) 
 	}
 }
 
-// run runs a script on a lock, with s as its first argument. While a Cluster moves the lock's slot
-// to another node, the lock and the queue may be on different nodes. The script is then run on the
-// lock alone.
+// run runs a script on a queue and its locks, with s as its first argument. While a Cluster moves
+// the lock's slot to another node, the lock and the queue may be on different nodes. The script is
+// then run on the lock alone.
 func (l *Locks) run(script Script, keys Keys, s *Sending, ms int64, more ...string) (any, error) {
 	if keys.permits != nil {
-		return l.evalForPermits(script, keys.permits, s, ms, more...)
+		reply, err := l.send(s, Eval{Script: script, Key1: keys.Queue, Keys: keys.permits, TTL: ms, More: more})
+		if err != nil && l.requests.IsReply(err, "CROSSSLOT") {
+			l.slots.Store(true)
+			return nil, errSlots
+		}
+		return reply, err
 	}
-	reply, err := l.eval(script, keys.Lock, keys.Queue, s, ms, more...)
-	if err != nil && keys.Queue != "" && l.requests.IsReply(err, "TRYAGAIN") {
-		reply, err = l.eval(script, keys.Lock, "", s, ms, more...)
+	if keys.Queue != "" {
+		reply, err := l.eval(script, keys.Queue, keys.Lock, s, ms, more...)
+		if err == nil || !l.requests.IsReply(err, "TRYAGAIN") {
+			return reply, err
+		}
 	}
-	return reply, err
+	return l.eval(script, keys.Lock, "", s, ms, more...)
 }
 
 // eval runs a script on one key, or two if key2 is not empty.
@@ -319,4 +352,20 @@ func (l *Locks) send(s *Sending, e Eval) (any, error) {
 		return nil, foreign
 	}
 	return reply, err
+}
+
+// ParseFence reads the reply to a [Fence] or a [Count]: 0 if the token does not hold the lock.
+func ParseFence(reply any, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	if number, ok := reply.(string); ok {
+		if n, err := strconv.ParseUint(number, 10, 63); err == nil {
+			return n, nil
+		}
+	}
+	if reply != int64(0) {
+		err = fmt.Errorf("unexpected reply to a request for a fencing number: %v", reply)
+	}
+	return 0, err
 }
