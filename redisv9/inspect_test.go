@@ -74,7 +74,7 @@ func TestBreak(t *testing.T) {
 	ctx := t.Context()
 	acquires(t, l, "k", "holder", time.Hour)
 	first := joins(t, client, other, ctx, "k", "first", time.Minute)
-	second := joins(t, client, other, ctx, "k", "second", time.Minute)
+	second := joins(t, client, l, ctx, "k", "second", time.Minute)
 	info, err := locker.Break(ctx, l, "k")
 	require.NoError(t, err)
 	assert.Equal(t, locker.Info{Key: "k", Token: "holder", TTL: info.TTL, Waiters: 2}, info)

@@ -72,7 +72,7 @@ func TestWhatIsOnTheServer(t *testing.T) {
 		{"locker:", "!fence:locker:", "a}b", "locker:a}b", "!line:locker:{}locker:a}b"},
 		{"locker:", "!fence:locker:", "a{}b", "locker:a{}b", "!line:locker:{}locker:a{}b"},
 		{"{app}", "!fence:%7Bapp%7D", "k", "{app}k", "!line:%7Bapp%7D{app}{app}k"},
-		{"!", "#fence:%21", "k", "!k", "#queue:%21{!k}"},
+		{"!", "#fence:%21", "k", "!k", "#line:%21{!k}"},
 	} {
 		t.Run(c.prefix+c.key, func(t *testing.T) {
 			require.NoError(t, client.FlushAll(ctx).Err())

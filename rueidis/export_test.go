@@ -15,5 +15,5 @@ func SetCallTimeout(l *Locker, d time.Duration) { l.deadlines.timeout = d }
 // IsConnected reports whether l has a subscribed connection, or tries to have one.
 func IsConnected(l *Locker) bool { return l.hub.InUse() }
 
-// GivingUp returns how many places in the queue l is giving up.
-func GivingUp(l *Locker) int64 { return l.locks.GivingUp() }
+// Waiting returns how many wait on l.
+func Waiting(l *Locker) int { return l.locks.Waiting() }

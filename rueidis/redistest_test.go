@@ -11,6 +11,7 @@ var (
 	inspect     = redistest.Inspect
 	list        = redistest.List
 	joins       = redistest.Joins
+	stands      = redistest.Stands
 	isServed    = redistest.IsServed
 	isWoken     = redistest.IsWoken
 	queueLength = redistest.QueueLength

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/rueidis"
 	"github.com/redis/go-redis/v9"
 	rueidisclient "github.com/redis/rueidis"
@@ -85,7 +86,7 @@ func TestNothingIsRepeated(t *testing.T) {
 			n.next.Store(true)
 			err := operation(t.Context(), "k", "t")
 			require.ErrorIs(t, err, net.ErrClosed, name)
-			eventually(t, "places are given up", func() bool { return rueidis.GivingUp(l) == 0 })
+			require.NoError(t, undo.Wait(t.Context(), l))
 			switch after := executed(t, admin, "evalsha", "eval", "scan") - before; name {
 			case "acquire":
 				assert.Zero(t, after, name)

@@ -69,7 +69,7 @@ func TestCrowdOverCutConnection(t *testing.T) {
 			served <- err
 		}()
 	}
-	eventually(t, "all wait", func() bool { return queueLength(admin, "k") == waiters })
+	eventually(t, "all wait", func() bool { return rueidis.Waiting(l) == waiters && queueLength(admin, "k") == 1 })
 	require.NoError(t, admin.ClientKillByFilter(ctx, "type", "pubsub").Err())
 	releases(t, holder, "k", "holder")
 	for range waiters {

@@ -56,11 +56,19 @@ local function publish(entry, message)
 	return type(told) == 'number' and told or nil
 end
 
+-- foremost returns the first n of the queue, and their scores. In a slot that migrates the key is not
+-- to be used any more when its last member is gone.
+local function foremost(n)
+	local entries = redis.pcall('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
+	return entries.err and {} or entries
+end
+
 -- tell makes the first n of the queue look: the foremost in ms milliseconds, and each of the others
 -- a step later.
 local function tell(n, ms, step)
-	for k, entry in ipairs(redis.call('ZRANGE', queue, 0, n - 1)) do
-		publish(entry, string.format('%.0f', math.max(ms, 0) + (k - 1) * step))
+	local entries = foremost(n)
+	for k = 1, #entries, 2 do
+		publish(entries[k], string.format('%.0f', math.max(ms, 0) + (k - 1) / 2 * step))
 	end
 end
 local head, step, most = 2, 25, 1000 -- how many are told that they are next; and how many at all
@@ -74,7 +82,7 @@ local function ticketOf(score) return math.floor(score / 32) end
 -- Unless it is offered, the caller must set or delete the lock.
 local function offer(i)
 	for _ = 1, most do
-		local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+		local first = foremost(1)
 		local entry = first[1]
 		if not entry then
 			return 'empty'

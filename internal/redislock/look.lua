@@ -28,10 +28,13 @@ local function serve()
 	end
 end
 
+local score = queue and entry ~= '' and redis.call('ZSCORE', queue, entry)
+if own or offered or score then
+	touch() -- after that, what has a place already is not refused for lack of memory
+end
 local take = own or offered or not queue and free
 if not take and free then
-	local place = entry ~= '' and (redis.call('ZSCORE', queue, entry) or
-		ticket ~= '' and string.format('%.0f', ticket * 32))
+	local place = score or ticket ~= '' and string.format('%.0f', ticket * 32)
 	if not place then
 		take = serve()
 	else -- those before it have not come: each may come back with its ticket
@@ -83,11 +86,11 @@ if take then
 	end
 	local place = {0, ''}
 	if queue and entry ~= '' then
-		redis.call('ZREM', queue, entry)
 		if following ~= '' then
 			place = join(following, '')
 		end
-		if redis.call('EXISTS', queue) == 1 then
+		redis.pcall('ZREM', queue, entry)
+		if foremost(1)[1] then
 			keepQueue(tonumber(ttl))
 			want(locks[take], token, '- -')
 			if #locks > 1 then
@@ -97,12 +100,12 @@ if take then
 	end
 	return {take, tonumber(ttl), place[1], place[2], listeners}
 end
-touch()
 local refusal = refusedByAll()
-if refusal ~= 0 then
-	return refusal
-end
-if entry == '' or not queue then
+if entry == '' or not queue or refusal ~= 0 then
+	touch()
+	if refusal ~= 0 then
+		return refusal
+	end
 	return {string.find(values[1] or '', '~@%w+~%w+$') and -1 or 0, left(), 0, '', -1}
 end
 local place, isNew = join(entry, ticket)

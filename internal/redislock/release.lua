@@ -10,6 +10,7 @@ for k = 3, #ARGV do
 	entries['offer:' .. ARGV[k]] = true
 end
 --include locks
+touch()
 local isNext = false
 for k = 3, #ARGV do
 	local rank = queue and redis.call('ZRANK', queue, ARGV[k])
@@ -18,7 +19,6 @@ for k = 3, #ARGV do
 		redis.call('ZREM', queue, ARGV[k])
 	end
 end
-touch()
 local result, claim = 0, 0
 for i, lock in ipairs(locks) do
 	local isOwn = values[i] == token
