@@ -16,9 +16,9 @@ import (
 // caller can only leave them behind. When the call is over they are the caller's again.
 type batched struct {
 	firstReply
-	batches     *batches
-	sending     *redislock.Sending
-	state       atomic.Int32
+	batches *batches
+	sending *redislock.Sending
+	state   atomic.Int32
 
 	// The caller waits for done or for a value in wake. That has room for two: one from the alarm, if
 	// it is the first to set rung, and one when the call is over.
