@@ -45,10 +45,19 @@ func (l *Locks) release(keys Keys, s *Sending, entries ...string) (bool, error) 
 	return n%10 == 1, nil
 }
 
+// until is when something is undone.
+type until int
+
+const (
+	untilAnswered until = iota // all requests have been answered
+	untilReleased              // one request of the token may arrive, and may have arrived
+	untilLate                  // several may
+)
+
 // undo takes entries out of the queue, and releases the lock if the token has it, or passes it on if
-// it is offered to one of the entries. It returns when that is done, or after a short time, and then
-// goes on in the background. Unless isSure, a request may still arrive.
-func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Duration, isSure bool, entries ...string) {
+// it is offered to one of the entries. It returns when that was tried, or after a short time, and goes
+// on in the background until it is certain.
+func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Duration, end until, entries ...string) {
 	answered := make(chan struct{})
 	attempt := func(ctx context.Context) (done bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, attemptFor)
@@ -59,7 +68,7 @@ func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Dura
 			close(answered)
 			answered = nil
 		}
-		isOver := isSure || released && len(entries) == 0
+		isOver := end == untilAnswered || end == untilReleased && released
 		return err == nil && isOver || isHopeless(err), err
 	}
 	over := answered

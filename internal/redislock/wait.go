@@ -134,7 +134,11 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 		case err != nil && s.isUnsent():
 			return 0, time.Time{}, s.noCleanup(err)
 		case err != nil: // the request may have taken the lock, or may yet take it
-			l.undo(ctx, keys, s.Token, ttl, false)
+			end := untilReleased
+			if s.Sends() > 1 {
+				end = untilLate
+			}
+			l.undo(ctx, keys, s.Token, ttl, end)
 			return 0, time.Time{}, err
 		case number > 0:
 			l.repeated.note(s)
@@ -207,7 +211,7 @@ func (l *Locks) wait(ctx context.Context, keys Keys, token string, ttl time.Dura
 		} else {
 			turn.Fail(err)
 		}
-		l.undo(ctx, keys, w.token, ttl, false, old...)
+		l.undo(ctx, keys, w.token, ttl, untilLate, old...)
 	case ctx.Err() != nil:
 		if turn.Leave() {
 			w.vacate(ctx)
@@ -230,7 +234,7 @@ func heldError(err error, isHeld bool) error {
 // the waiter's token may have.
 func (w *waiter) vacate(ctx context.Context) {
 	if old := w.renew(""); len(old) > 0 {
-		w.locks.undo(ctx, w.keys, rand.Text(), attemptFor, true, old...)
+		w.locks.undo(ctx, w.keys, rand.Text(), attemptFor, untilAnswered, old...)
 	}
 }
 
