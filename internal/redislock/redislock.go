@@ -132,7 +132,9 @@ var (
 func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	for asked := 0; ; asked++ {
 		s := NewSending(ctx, token)
-		l.repeated.stop(s.Token)
+		if err := l.repeated.stop(ctx, l.names.Keys(key), s.Token); err != nil {
+			return false, err
+		}
 		a, err := Call(&l.Caller, s, func() (attempt, error) {
 			ms, err := milliseconds(ttl)
 			if err != nil {
@@ -144,7 +146,7 @@ func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duratio
 			err = s.noCleanup(err)
 		}
 		if a.acquired {
-			l.repeated.note(s)
+			l.repeated.note(l.names.Keys(key), s)
 		}
 		if err != nil || !a.isKept {
 			return a.acquired, err

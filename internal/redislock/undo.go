@@ -135,22 +135,24 @@ func (l *Locks) sweepLater(keys Keys, after time.Duration) {
 	})
 }
 
-// repeated are tokens that hold a lock although one of the requests that took it has no answer. It
-// may arrive after the release and take the lock again, so the token is released for some time.
+// repeated are the tokens that hold a lock although one of the requests that took it has no answer.
+// It may arrive after the release and take the lock again, so the token is released for some time.
 type repeated struct {
 	count  atomic.Int64 // the number of tokens
 	mu     sync.Mutex
-	tokens map[string]*repeatedToken
+	tokens map[string]*repeatedToken // by their locks and themselves
 }
 
 type repeatedToken struct {
-	mu         sync.Mutex // held during a request
-	isReleased bool       // guarded by the lock of repeated
-	isStopped  bool
+	isReleased bool          // guarded by the lock of repeated
+	turn       chan struct{} // has a value during a request
+	isStopped  bool          // guarded by turn
 }
 
+func (k Keys) with(token string) string { return k.Lock + k.Queue + " " + token }
+
 // note remembers the token of s if it was sent more than once.
-func (r *repeated) note(s *Sending) {
+func (r *repeated) note(keys Keys, s *Sending) {
 	if s.Sends() < 2 {
 		return
 	}
@@ -159,31 +161,45 @@ func (r *repeated) note(s *Sending) {
 	if r.tokens == nil {
 		r.tokens = make(map[string]*repeatedToken)
 	}
-	for token := range r.tokens {
+	for name := range r.tokens {
 		if len(r.tokens) < maxRepeated {
 			break
 		}
-		delete(r.tokens, token)
+		delete(r.tokens, name)
 	}
-	r.tokens[s.Token] = new(repeatedToken)
+	r.tokens[keys.with(s.Token)] = &repeatedToken{turn: make(chan struct{}, 1)}
 	r.count.Store(int64(len(r.tokens)))
 }
 
-// stop stops releasing a token, which is about to be used again.
-func (r *repeated) stop(token string) {
+// stop stops releasing a token that is about to be used again. The error is ctx's.
+func (r *repeated) stop(ctx context.Context, keys Keys, token string) error {
 	if r.count.Load() == 0 {
-		return
+		return nil
 	}
+	t := r.find(keys.with(token), true)
+	if t == nil {
+		return nil
+	}
+	select {
+	case t.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	t.isStopped = true
+	<-t.turn
+	return nil
+}
+
+// find returns the token of that name if it has been released or not.
+func (r *repeated) find(name string, isReleased bool) *repeatedToken {
 	r.mu.Lock()
-	t := r.tokens[token]
-	delete(r.tokens, token)
-	r.count.Store(int64(len(r.tokens)))
-	r.mu.Unlock()
-	if t != nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.isStopped = true
+	defer r.mu.Unlock()
+	t := r.tokens[name]
+	if t == nil || t.isReleased != isReleased {
+		return nil
 	}
+	t.isReleased = true
+	return t
 }
 
 // released is called when a token has been released. One that is remembered is released again and
@@ -192,19 +208,22 @@ func (r *repeated) released(l *Locks, ctx context.Context, keys Keys, token stri
 	if r.count.Load() == 0 {
 		return
 	}
-	r.mu.Lock()
-	t := r.tokens[token]
-	isFirst := t != nil && !t.isReleased
-	if isFirst {
-		t.isReleased = true
-	}
-	r.mu.Unlock()
-	if !isFirst {
+	name := keys.with(token)
+	t := r.find(name, false)
+	if t == nil {
 		return
 	}
+	time.AfterFunc(2*undo.Late, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.tokens[name] == t {
+			delete(r.tokens, name)
+			r.count.Store(int64(len(r.tokens)))
+		}
+	})
 	undo.Start(ctx, undo.Work{Owner: l.owner, Window: undo.Longest, Attempt: func(ctx context.Context) (bool, error) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
+		t.turn <- struct{}{}
+		defer func() { <-t.turn }()
 		if t.isStopped {
 			return true, nil
 		}

@@ -115,7 +115,9 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 		return 0, time.Time{}, errNoQueue
 	}
 	s := NewSending(ctx, token)
-	l.repeated.stop(s.Token)
+	if err := l.repeated.stop(ctx, keys, s.Token); err != nil {
+		return 0, time.Time{}, err
+	}
 	if !l.inbox.busy.Load() {
 		number, err = Call(&l.Caller, s, func() (number int, err error) {
 			if keys.permits != nil {
@@ -141,7 +143,7 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 			l.undo(ctx, keys, s.Token, ttl, end)
 			return 0, time.Time{}, err
 		case number > 0:
-			l.repeated.note(s)
+			l.repeated.note(keys, s)
 			return number, s.first.Add(ttl), nil
 		}
 		waithook.Call(ctx)
@@ -301,7 +303,7 @@ func (w *waiter) wait(ctx context.Context) (number int, sent time.Time, err erro
 			if w.ticket = f.ticket; follower != "" {
 				w.due = time.Now().Add(w.pause(f, hears))
 			}
-			w.locks.repeated.note(s)
+			w.locks.repeated.note(w.keys, s)
 			return f.number, s.first, nil
 		}
 		w.isHeld = true
