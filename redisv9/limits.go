@@ -1,6 +1,8 @@
 package redisv9
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -87,6 +89,25 @@ func relaxedTimeout(options any) time.Duration {
 	d, _ := relaxed.Interface().(time.Duration)
 	return d
 }
+
+// sharesPool reports whether connections with subscriptions count against a pool of this size, and
+// have no room beside it: before version 9.9 or so they count. Then waiters poll.
+func sharesPool(size, maxActive int) bool {
+	if maxActive <= 0 || maxActive > size {
+		return false
+	}
+	base := reflect.TypeFor[redis.Client]().Field(0).Type
+	if base.Kind() == reflect.Pointer {
+		base = base.Elem()
+	}
+	if base.Kind() != reflect.Struct {
+		return false
+	}
+	_, isApart := base.FieldByName("pubSubPool")
+	return !isApart
+}
+
+var errSharesPool = fmt.Errorf("MaxActiveConns leaves no room for a subscription beside the pool: %w", errors.ErrUnsupported)
 
 var errAutoPipeliner = misuse.New(
 	"the client is an AutoPipeliner, which ignores contexts: pass the client that it was made from")

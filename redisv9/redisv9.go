@@ -92,6 +92,7 @@ type Locker struct {
 	server        subscriber // makes the subscriptions, except on a Ring
 	batches       *batches   // nil: each call is a request of its own
 	runsOnConnect bool       // the client has an OnConnect
+	polls         bool       // there are no subscriptions
 
 	subs  subscriptions
 	locks *redislock.Locks
@@ -167,6 +168,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		o := client.Options()
 		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
 		l.runsOnConnect = o.OnConnect != nil
+		l.polls = sharesPool(o.PoolSize, o.MaxActiveConns)
 		single, c.Counted = true, true
 	case *redis.Ring:
 		if client == nil {
@@ -175,7 +177,8 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		}
 		o := client.Options()
 		l.limits = limitsOfRing(o)
-		c.MaxLooks = redislock.LooksOf(complete(&redis.Options{PoolSize: o.PoolSize}).PoolSize, o.MaxActiveConns)
+		size := complete(&redis.Options{PoolSize: o.PoolSize}).PoolSize
+		c.MaxLooks, l.polls = redislock.LooksOf(size, o.MaxActiveConns), sharesPool(size, o.MaxActiveConns)
 		l.runsOnConnect = o.OnConnect != nil
 		c.Counted, c.Changes = true, true
 	case *redis.ClusterClient:
@@ -186,7 +189,7 @@ func New(client redis.UniversalClient, opts ...Option) *Locker {
 		o := client.Options()
 		l.limits = limitsOfCluster(o)
 		l.runsOnConnect = o.OnConnect != nil
-		c.MaxLooks = redislock.LooksOf(o.PoolSize, o.MaxActiveConns)
+		c.MaxLooks, l.polls = redislock.LooksOf(o.PoolSize, o.MaxActiveConns), sharesPool(o.PoolSize, o.MaxActiveConns)
 	default:
 		if isAutoPipeliner(client) {
 			c.Err = errAutoPipeliner

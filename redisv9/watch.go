@@ -25,6 +25,9 @@ func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error)
 
 // hubs returns a hub for each server on which a channel's messages may be published.
 func (l *Locker) hubs(ctx context.Context) ([]*pubsub.Hub, error) {
+	if l.polls {
+		return nil, errSharesPool
+	}
 	servers, err := l.servers(ctx)
 	if err != nil {
 		return nil, err

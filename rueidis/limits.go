@@ -18,6 +18,7 @@ const (
 	replyTimeout = 5 * time.Second  // to requests for subscriptions
 	callTimeout  = 30 * time.Second // at least; rueidis gives up a connection sooner, unless it sends no pings
 	againFor     = time.Second      // a call that another one has disturbed is tried again for so long
+	linger       = time.Second      // of the connection that is not needed any more; it counts against the BlockingPoolSize
 	maxLooks     = 64               // under way at a server: they share a few connections with all else
 )
 

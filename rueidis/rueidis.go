@@ -101,6 +101,8 @@ func New(client rueidis.Client, opts ...Option) *Locker {
 		l.alone = client.Mode() != rueidis.ClientModeCluster
 	}
 	l.hub = pubsub.New(l.dial, replyTimeout)
+	l.hub.SetLinger(linger)
+	c.Linger = linger
 	c.Requests = redislock.Requests{Set: l.set, SetGet: l.setGet, Eval: l.eval, IsReply: isReply}
 	c.Names, c.Counted = redislock.NewNamespace(o.prefix, l.alone), l.alone
 	c.Owner, c.Hubs, c.ServerOf, c.MaxLooks = l, l.hubs, l.serverOf, maxLooks

@@ -3,6 +3,7 @@ package rueidis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -43,11 +44,13 @@ type request struct {
 
 // dial connects to the server that has the locks, and on a Cluster to any node.
 func (l *Locker) dial(ctx context.Context, _ string) (pubsub.Conn, error) {
-	client, _ := l.client.Dedicate()
+	client, err := l.dedicate(ctx)
+	if err != nil {
+		return nil, err
+	}
 	c := &conn{client: client, wake: make(chan struct{}, 1), arrived: make(chan struct{}, 1)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.lost = client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.message})
-	var err error
 	if !l.alone { // it connects with its first request
 		err = client.Do(ctx, client.B().Ping().Build()).NonRedisError()
 	}
@@ -64,6 +67,22 @@ func (l *Locker) dial(ctx context.Context, _ string) (pubsub.Conn, error) {
 	}
 	go c.ask()
 	return c, nil
+}
+
+// dedicate takes a connection of the client's blocking pool, which may be exhausted.
+func (l *Locker) dedicate(ctx context.Context) (rueidis.DedicatedClient, error) {
+	got := make(chan rueidis.DedicatedClient, 1)
+	go func() {
+		client, _ := l.client.Dedicate()
+		got <- client
+	}()
+	select {
+	case client := <-got:
+		return client, nil
+	case <-ctx.Done():
+		go func() { (<-got).Close() }()
+		return nil, fmt.Errorf("no connection of the client's BlockingPoolSize is free: %w", ctx.Err())
+	}
 }
 
 // closed marks the error of a closed client. With Sentinel or on a Cluster it may be that of one

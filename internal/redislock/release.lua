@@ -1,6 +1,6 @@
 -- release takes entries out of the queue, frees the lock that the token holds or that is offered to
--- one of the entries, or offers it to the next, and wakes its watchers. It returns 1 if the token
--- held a lock, and otherwise 0, plus 10 for each second in which an offer has to be claimed. If it
+-- one of the entries, or offers it to the next, and wakes its watchers. It returns 1 if it
+-- freed a lock, and otherwise 0, plus 10 for each second in which an offer has to be claimed. If it
 -- frees nothing but a lock is free, it makes the first in the queue look, which its last holder has
 -- not told.
 -- ARGV: token, how many of them or '', entries
@@ -21,8 +21,7 @@ for k = 3, #ARGV do
 end
 local result, claim = 0, 0
 for i, lock in ipairs(locks) do
-	local isOwn = values[i] == token
-	if isOwn or entries[values[i]] then
+	if values[i] == token or entries[values[i]] then
 		local outcome, seconds
 		if queue then
 			outcome, seconds = offer(i)
@@ -31,11 +30,10 @@ for i, lock in ipairs(locks) do
 			redis.call('DEL', lock)
 		end
 		redis.pcall('PUBLISH', lock, '') -- a user who may not publish can still release
-		claim = seconds or claim
-		result = isOwn and 1 or result
+		result, claim = 1, seconds or claim
 	end
 end
-if result == 0 and claim == 0 then
+if result == 0 then
 	if queue and free then
 		tell(many or head, 0, many and 2 or step)
 	elseif isNext then
