@@ -13,9 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Inspect reports who holds the lock of key, for how long, and how many wait in the queue, in one
-// request. Waiters whose process has gone are counted until the queue passes them over. If the
-// permits of a semaphore share a queue, its waiters are counted for each of them. A lock of
+// Inspect reports who holds the lock of key, for how long, and how many processes wait in the
+// queue, in one request. Those that have gone are counted until the queue passes them over. If the
+// permits of a semaphore share a queue, its places are counted for each of them. A lock that was
+// released to a process and not taken yet has the token "offer:" and the process's place. A lock of
 // package redigo, a plain time and a value of another type are errors. Unlike all other operations,
 // Inspect and List are answered by a replica as well, which may lag. [locker.Break] changes nothing
 // there: it is an error, [locker.ErrNotHeld] for a lock that the replica does not know.

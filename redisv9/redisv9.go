@@ -11,8 +11,8 @@
 // The lock of name k is the key "locker:k". Its value is the holder's token, and its expiry is the
 // lock's. The names of all other keys begin with "!", a word, and the prefix:
 //
-//   - "!line:locker:{locker:k}" is the queue for the lock. When its waiters are gone, it outlives
-//     the lock by a minute.
+//   - "!line:locker:{locker:k}" is the queue for the lock, with a place for each process that
+//     waits. When these are gone, it outlives the lock by a minute.
 //   - "!line:locker:@permits{locker:s}" is the queue for all permits of a semaphore of name s.
 //   - "!fence:locker:" is the counter of fencing numbers, which has no expiry.
 //   - "!window:locker:" begins the keys of counts for package window.
@@ -253,8 +253,8 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return l.locks.Extend(ctx, key, token, ttl)
 }
 
-// Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
-// reports false if token does not hold the lock; if no token does, it still serves the queue. If
+// Release frees a lock that token holds, or offers it to the next in the queue, in one request. It
+// reports false if token does not hold the lock; if no token does, it still makes the queue look. If
 // go-redis repeated the request because a reply was lost, and the last copy found that token does
 // not hold the lock, Release reports true: an earlier copy may have released it, and in any case
 // token does not hold it.

@@ -47,8 +47,8 @@ import (
 
 // Locker keeps locks in Redis. Make one with [New], and share it: it is safe for concurrent use,
 // has one connection for all waiting and watching, and need not be closed. It keeps that
-// connection, and its goroutines, for less than a minute after they were last needed, even if the
-// client is closed meanwhile.
+// connection, which is one of the client's BlockingPoolSize, for a second or two after it was last
+// needed, even if the client is closed meanwhile.
 //
 // All its methods return ctx's error when ctx is done, and an error that wraps the client's when
 // the server is down, hung, read-only or out of memory, or has another type of value at the
@@ -139,8 +139,8 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	return l.locks.Extend(ctx, key, token, ttl)
 }
 
-// Release frees a lock that token holds, or hands it to the next in the queue, in one request. It
-// reports false if token does not hold the lock; if no token does, it still serves the queue.
+// Release frees a lock that token holds, or offers it to the next in the queue, in one request. It
+// reports false if token does not hold the lock; if no token does, it still makes the queue look.
 func (l *Locker) Release(ctx context.Context, key, token string) (released bool, err error) {
 	return l.locks.Release(ctx, key, token)
 }

@@ -5,20 +5,17 @@ import (
 	"time"
 )
 
-// Wait takes the lock as Acquire does if it is free, and otherwise joins the queue in Redis and
-// returns when it is handed the lock. The queue is first come, first served across processes,
-// including those that use package redisv9. The Wait of redisv9 describes what happens when a
-// holder or a waiter vanishes.
+// Wait takes the lock as Acquire does if it is free, and otherwise waits in the queue in Redis, as the
+// Wait of redisv9 does, whose documentation says what happens when a holder or a waiter vanishes.
+// Processes that use either package share the queue.
 //
-// Joining takes one request, like taking a free lock; on a Cluster claiming the lock takes another.
-// When a Locker first finds a queue, it makes two more requests and opens a connection on which it
-// is notified of its turn. The connection is closed within a minute after the last waiter. If it
-// fails, as it does for users who may not subscribe, waiters look up to twenty times a second
-// instead.
+// Messages arrive on a connection of the client's blocking pool, one of BlockingPoolSize, which is
+// opened for the first waiter and given back a second or two after the last. If there is none, or
+// the user may not subscribe, the process looks up to twenty times a second instead.
 //
-// If ctx ends while Wait is in the queue, its place, or the lock if it has been granted by then,
-// is given up in the background. The error is [errors.ErrUnsupported] for names with a } but
-// without a hash tag on a Cluster.
+// If ctx ends, Wait leaves the queue before it returns, or in the background if that takes more than
+// a tenth of a second. The error is [errors.ErrUnsupported] for names with a } but without a hash
+// tag on a Cluster.
 func (l *Locker) Wait(ctx context.Context, key, token string, ttl time.Duration) (deadline time.Time, err error) {
 	return l.locks.Wait(ctx, key, token, ttl)
 }

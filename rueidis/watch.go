@@ -11,7 +11,7 @@ import (
 // cases a thousand watchers a second. An expiry is not signaled.
 //
 // All watchers of a Locker share one connection, two with RESP2, which is opened for the first and
-// kept for half a minute after the last. If a dial or the server hangs, Watch returns within about
+// kept for a second or two after the last. It is one of the client's BlockingPoolSize. If a dial or the server hangs, Watch returns within about
 // six seconds. If the user of the server may not subscribe to the key, the error is
 // [errors.ErrUnsupported]; other keys are not affected.
 func (l *Locker) Watch(ctx context.Context, key string) (<-chan struct{}, error) {

@@ -119,3 +119,35 @@ func TestOneChannelNotAllowed(t *testing.T) {
 	}
 	assert.LessOrEqual(t, subscribers(t, admin), 2)
 }
+
+// The connection for messages is one of the client's blocking ones. A dial that has to wait for one
+// ends with its context, and the connection is given back when it is not needed any more.
+func TestBlockingPoolSize(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, rueidisclient.ClientOption{InitAddress: []string{testserver.Redis(t).Addr}, BlockingPoolSize: 1})
+	l := rueidis.New(client)
+	inUse, giveBack := client.Dedicate()
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := l.Watch(short, "k")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, inUse.Do(t.Context(), inUse.B().Ping().Build()).Error())
+	giveBack()
+	for range 2 {
+		watching, stop := context.WithCancel(t.Context())
+		var woken <-chan struct{}
+		eventually(t, "it can subscribe", func() bool {
+			woken, err = l.Watch(watching, "k")
+			return err == nil
+		})
+		acquires(t, l, "k", "t", time.Minute)
+		releases(t, l, "k", "t")
+		isWoken(t, woken, "the lock was released")
+		stop()
+		start := time.Now()
+		require.NoError(t, client.Dedicated(func(c rueidisclient.DedicatedClient) error {
+			return c.Do(t.Context(), c.B().Ping().Build()).Error()
+		}))
+		assert.Less(t, time.Since(start), 15*time.Second) // it was half a minute and more
+	}
+}

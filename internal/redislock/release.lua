@@ -10,13 +10,13 @@ for k = 3, #ARGV do
 	entries['offer:' .. ARGV[k]] = true
 end
 --include locks
-touch()
-local isNext = false
+local isNext, isTouched = false, false
 for k = 3, #ARGV do
 	local rank = queue and redis.call('ZRANK', queue, ARGV[k])
 	if rank then
 		isNext = isNext or rank < head
 		redis.call('ZREM', queue, ARGV[k])
+		isTouched = true
 	end
 end
 local result, claim = 0, 0
@@ -34,6 +34,9 @@ for i, lock in ipairs(locks) do
 	end
 end
 if result == 0 then
+	if not isTouched then
+		touch()
+	end
 	if queue and free then
 		tell(many or head, 0, many and 2 or step)
 	elseif isNext then
