@@ -42,7 +42,8 @@ func Do(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(co
 // non-nil error is that of [TryLock].
 //
 // The lock is free again when fn has returned, so another process that tries a moment later runs fn
-// again. To run fn once in a period, use [WithMinHold].
+// again. To run fn once in a period, use [WithMinHold]. If fn could hang, use [WithMaxHold]: without
+// it the others would be refused for as long as fn does not return.
 func TryDo(ctx context.Context, l Locker, key string, ttl time.Duration, fn func(context.Context) error,
 	opts ...Option) (ran bool, err error) {
 	const op = "try do"

@@ -12,6 +12,7 @@ import (
 type keepAlive struct {
 	values context.Context // those of the acquisition's context, without its cancellation
 	until  time.Time       // no extension begins then or later; zero: no limit
+	isMax  bool            // until is the end of the maximum hold, and was not reported
 	timer  *time.Timer     // begins the next extension
 	ttl    time.Duration   // what it extends by: the last one that the user asked for
 
@@ -26,7 +27,7 @@ func (l *Lease) startKeepAlive(ctx context.Context, ttl, maxHold time.Duration) 
 	k := &keepAlive{values: context.WithoutCancel(ctx), ttl: ttl}
 	l.needed().keep = k
 	if maxHold > 0 {
-		k.until = time.Now().Add(maxHold)
+		k.until, k.isMax = time.Now().Add(maxHold), true
 	}
 	k.timer = time.AfterFunc(l.third(k), l.extendInTime)
 }
@@ -45,7 +46,12 @@ func (l *Lease) extendInTime() {
 	l.mu.Lock()
 	l.watchObserved()
 	if k.ended != nil || !k.until.IsZero() && !time.Now().Before(k.until) {
+		isOverdue := k.ended == nil && k.isMax && l.isHeld()
+		k.isMax = k.isMax && !isOverdue
 		l.unlock()
+		if isOverdue {
+			l.obs.report(k.values, Overdue, nil)
+		}
 		return
 	}
 	ctx, cancel := context.WithCancel(k.values)
@@ -88,7 +94,7 @@ func (l *Lease) endKeepAlive() {
 	l.mu.Lock()
 	defer l.unlock()
 	k := l.keeping()
-	k.until = time.Now()
+	k.until, k.isMax = time.Now(), false
 	k.timer.Stop()
 	l.watchObserved()
 }

@@ -103,6 +103,26 @@ func (l *Lease) Token() string {
 	return l.token
 }
 
+// String returns the name of the lock and how the lease stands, without the token, which is a
+// secret in logs. Its form may change.
+func (l *Lease) String() string {
+	switch err := l.Err(); {
+	case l == nil || l.locker == nil:
+		return "no lease"
+	case err != nil:
+		return fmt.Sprintf("lease of %.100q, lost", l.key)
+	}
+	l.mu.Lock()
+	defer l.unlock()
+	if l.state != held {
+		return fmt.Sprintf("lease of %.100q, ended", l.key)
+	}
+	return fmt.Sprintf("lease of %.100q, held for %v", l.key, max(time.Until(l.deadline), 0).Round(time.Millisecond))
+}
+
+// GoString is String, so that %#v does not print the token either.
+func (l *Lease) GoString() string { return l.String() }
+
 // Deadline returns the moment at which the lock must be assumed gone. Each successful extension
 // moves it. While an extension is under way, and after one of unknown outcome, it is the earlier of
 // the old deadline and the new one. An extension of unknown outcome may still take effect at any
@@ -172,7 +192,13 @@ var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); r
 //	UPDATE invoices SET status = $1, fence = $2, holder = $3
 //	WHERE id = $4 AND (fence < $2 OR fence = $2 AND holder = $3)
 //
-// where $2 is the number and $3 is the lease's token. Each call makes a request and mints a new
+// where $2 is the number and $3 is the lease's token. Work that reads first has to leave its number
+// with that read, or an earlier holder could still write between the read and the write: begin with
+//
+//	UPDATE invoices SET fence = $2, holder = $3
+//	WHERE id = $4 AND (fence < $2 OR fence = $2 AND holder = $3) RETURNING status
+//
+// Each call makes a request and mints a new
 // number, so most programs need one call for each lease. Numbers keep growing even if the backend
 // loses its data, since they start at the time of its clock; the adapter's documentation
 // describes the limits.
@@ -355,7 +381,7 @@ func (l *Lease) setHold(least, most time.Duration) {
 		r.minHold = now.Add(least)
 	}
 	if r.keep != nil && most > 0 {
-		r.keep.until = now.Add(most)
+		r.keep.until, r.keep.isMax = now.Add(most), true
 	}
 }
 

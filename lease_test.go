@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -447,5 +448,27 @@ func TestFence(t *testing.T) {
 		time.Sleep(time.Second)
 		_, err := lease.Fence(t.Context())
 		assert.ErrorIs(t, err, locker.ErrNotHeld)
+	})
+}
+
+// A lease prints what it is and never its token.
+func TestLeaseString(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		var none *locker.Lease
+		assert.Equal(t, "no lease", none.String())
+		assert.Equal(t, "no lease", new(locker.Lease).String())
+		l := &fake{}
+		lease := tryLock(t, l, time.Minute, locker.WithToken("secret"))
+		time.Sleep(500 * time.Millisecond)
+		assert.Equal(t, `lease of "k", held for 59.5s`, lease.String())
+		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+			assert.Equal(t, lease.String(), fmt.Sprintf(format, lease), format)
+		}
+		assert.NotContains(t, fmt.Sprint(locker.Leases{lease}), "secret")
+		require.NoError(t, lease.Unlock(t.Context()))
+		assert.Equal(t, `lease of "k", ended`, lease.String())
+		lease = tryLock(t, l, time.Minute)
+		time.Sleep(time.Hour)
+		assert.Equal(t, `lease of "k", lost`, lease.String())
 	})
 }

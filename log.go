@@ -11,8 +11,8 @@ import (
 // This file is the Observer that writes a log.
 
 // LogObserver returns an Observer that logs each event with its key, time and error: Failed, Lost,
-// UnlockFailed and NotCleanedUp at level Warn, and the others at level Debug. A nil logger means
-// [slog.Default].
+// UnlockFailed, NotCleanedUp and Overdue at level Warn, and the others at level Debug. A nil logger
+// means [slog.Default].
 //
 // While extensions fail, as in an outage, it logs the first failure at level Warn, one line a minute
 // with the number of failures since, and one when the locks that failed have been extended or have
@@ -44,7 +44,7 @@ func (o *logObserver) Observe(ctx context.Context, e Event) {
 	var text string
 	var about []slog.Attr
 	switch e.Kind {
-	case Failed, Lost, UnlockFailed, NotCleanedUp:
+	case Failed, Lost, UnlockFailed, NotCleanedUp, Overdue:
 		level = slog.LevelWarn
 	case ExtendFailed:
 		begins := false

@@ -96,12 +96,17 @@ const (
 	// with its ttl: the backend has not answered its cleanup for as long as the ttl, a minute at
 	// most, or too many cleanups were under way already.
 	NotCleanedUp
+
+	// Overdue means that a lock is held for longer than [WithMaxHold] allows, because what is done
+	// under it hangs or takes too long. Its keep-alive has stopped, so it is lost within the ttl
+	// unless it is unlocked. It is reported up to a third of the ttl late.
+	Overdue
 )
 
 var kindNames = [...]string{
 	Waiting: "waiting", Acquired: "acquired", Refused: "refused", Failed: "failed", Extended: "extended",
 	ExtendFailed: "extend failed", Lost: "lost", Unlocked: "unlocked", UnlockFailed: "unlock failed",
-	Detached: "detached", CleanedUp: "cleaned up", NotCleanedUp: "not cleaned up",
+	Detached: "detached", CleanedUp: "cleaned up", NotCleanedUp: "not cleaned up", Overdue: "overdue",
 }
 
 // String returns the kind in words, such as "extend failed".

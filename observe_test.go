@@ -469,6 +469,66 @@ func TestLogObserverAfterAnOutage(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(out.String(), "lock extend failed"))
 }
 
+// A lock that is held for longer than WithMaxHold allows is reported, once, while it is still held.
+func TestOverdue(t *testing.T) {
+	const ttl, maxHold = 3 * time.Second, 10 * time.Second
+	count := func(t *testing.T, use func(l locker.Locker)) (overdue []time.Duration) {
+		j := &journal{}
+		use(locker.Observed(memory.New(), j))
+		time.Sleep(time.Hour)
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for _, e := range j.events {
+			if e.Kind == locker.Overdue {
+				overdue = append(overdue, e.Took)
+			}
+		}
+		return overdue
+	}
+	bubble(t, "a function that hangs", func(t *testing.T) {
+		at := count(t, func(l locker.Locker) {
+			err := locker.Do(t.Context(), l, "k", ttl, func(ctx context.Context) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}, locker.WithMaxHold(maxHold))
+			assert.ErrorIs(t, err, locker.ErrNotHeld)
+		})
+		require.Len(t, at, 1)
+		assert.GreaterOrEqual(t, at[0], maxHold)
+		assert.LessOrEqual(t, at[0], maxHold+ttl/3)
+	})
+	bubble(t, "several locks, from when all are held", func(t *testing.T) {
+		at := count(t, func(l locker.Locker) {
+			leases, err := locker.LockAll(t.Context(), l, []string{"a", "b"}, ttl, locker.WithKeepAlive(), locker.WithMaxHold(maxHold))
+			require.NoError(t, err)
+			for range 20 { // the caller extends them itself
+				time.Sleep(time.Second)
+				assert.NoError(t, leases[0].Extend(t.Context(), ttl))
+			}
+			time.Sleep(time.Minute)
+			assert.Error(t, leases.Unlock(t.Context()))
+		})
+		assert.Len(t, at, 2)
+	})
+	bubble(t, "one that ends in time, has no limit, or is lost", func(t *testing.T) {
+		assert.Empty(t, count(t, func(l locker.Locker) {
+			lease := tryLock(t, l, ttl, locker.WithKeepAlive(), locker.WithMaxHold(maxHold))
+			time.Sleep(maxHold - time.Second)
+			assert.NoError(t, lease.Unlock(t.Context()))
+			lease = tryLock(t, l, ttl, locker.WithKeepAlive())
+			time.Sleep(time.Minute)
+			assert.NoError(t, lease.Unlock(t.Context()))
+			leases, err := locker.LockAll(t.Context(), l, []string{"a", "b"}, ttl, locker.WithMaxHold(maxHold))
+			require.NoError(t, err)
+			for range 20 { // without a keep-alive
+				time.Sleep(time.Second)
+				assert.NoError(t, errors.Join(leases[0].Extend(t.Context(), ttl), leases[1].Extend(t.Context(), ttl)))
+			}
+			assert.NoError(t, leases.Unlock(t.Context()))
+		}))
+	})
+}
+
 // A cleanup that ends uncertain, or never begins, is reported.
 func TestNotCleanedUp(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
@@ -543,12 +603,12 @@ func TestObserverPanics(t *testing.T) {
 
 func TestEventKindString(t *testing.T) {
 	seen := map[string]bool{}
-	for kind := locker.Waiting; kind <= locker.NotCleanedUp; kind++ {
+	for kind := locker.Waiting; kind <= locker.Overdue; kind++ {
 		assert.NotEmpty(t, kind.String())
 		assert.False(t, seen[kind.String()])
 		seen[kind.String()] = true
 	}
-	assert.Len(t, seen, 12)
+	assert.Len(t, seen, 13)
 	assert.Equal(t, "unknown", locker.EventKind(0).String())
-	assert.Equal(t, "unknown", (locker.NotCleanedUp + 1).String())
+	assert.Equal(t, "unknown", (locker.Overdue + 1).String())
 }

@@ -84,7 +84,13 @@ func WithKeepAlive() Option { return func(o *options) { o.keepAlive = true } }
 func WithMinHold(d time.Duration) Option { return func(o *options) { o.minHold = d } }
 
 // WithMaxHold stops the keep-alive once the lock has been held for d, so that a holder that hangs
-// blocks the others for at most d and one ttl. The default, used if d <= 0, is no limit.
+// blocks the others for at most d and one ttl. The default, used if d <= 0, is no limit: a function
+// of [TryDo] that never returns then keeps all other replicas from running theirs, and nothing says
+// so. Set it wherever a job could hang, to several times what it usually takes.
+//
+// When the lock ends, the context of the function is canceled with the cause [ErrNotHeld]. A function
+// that does not heed its context runs on beside the next holder. An Observer gets [Overdue] when the
+// keep-alive has stopped, and Lost when the lock ends.
 func WithMaxHold(d time.Duration) Option { return func(o *options) { o.maxHold = d } }
 
 // WithOwner makes the token begin with label and a slash, so that the token shows who holds the

@@ -102,6 +102,7 @@ type Locker struct {
 	holds   int // counts calls of Hold
 	calls   []*Call
 	failed  map[name]bool // acquisitions that ended with an error, until they are released
+	paused  map[name]bool // holders that do not notice that they have lost the lock
 
 	// A lock that is held when Hold takes it stays under its token in memory, where it cannot
 	// change hands without its queue getting it first. Only its name for the caller changes.
@@ -189,6 +190,31 @@ func (l *Locker) Lose(key string) {
 	}
 }
 
+// Pause makes the holder of key behave like one whose process stands still for longer than its ttl
+// and then goes on. The lock passes to the next in the queue or becomes free, as with Lose, but the
+// holder's lease does not notice: until resume is called its extensions report success, so that with a
+// keep-alive it stays held. Use it to test that what the lock protects refuses the fencing number that
+// the paused holder got before. Pause does nothing if the lock is free.
+func (l *Locker) Pause(key string) (resume func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	holder := l.holder(key)
+	if holder == "" {
+		return func() {}
+	}
+	paused := name{key, l.name(l.outside, key, holder)}
+	if l.paused == nil {
+		l.paused = make(map[name]bool)
+	}
+	l.paused[paused] = true
+	_, _ = l.memory.Release(context.Background(), key, holder)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.paused, paused)
+	}
+}
+
 // holder returns the token that holds the lock of key in memory.
 func (l *Locker) holder(key string) string {
 	info, _ := l.memory.Inspect(context.Background(), key)
@@ -248,7 +274,10 @@ func (l *Locker) Extend(ctx context.Context, key, token string, ttl time.Duratio
 	caller := token
 	_, end, err := l.begin(ctx, Call{Op: Extend, Key: key, Token: token, TTL: ttl})
 	if err == nil {
-		l.atomically(key, caller, func(token string) { extended, err = l.memory.Extend(ctx, key, token, ttl) })
+		l.atomically(key, caller, func(token string) {
+			extended, err = l.memory.Extend(ctx, key, token, ttl)
+			extended = extended || err == nil && l.paused[name{key, caller}]
+		})
 	}
 	end(extended, err)
 	return extended, err
