@@ -86,22 +86,29 @@ const (
 )
 
 const (
-	q1FIFO = "Q1 Waiter is a Locker that keeps a queue: first come, first served."
-	q2Wait = "Q2 Wait takes the lock as Acquire does when it is free, and otherwise joins the queue and returns when " +
+	q1FIFO = "Q1 Waiter is a Locker that keeps a queue, in which processes take turns. The callers of a process " +
+		"that wait for a lock stand in a line, first come, first served, and only the first of them has a place " +
+		"in the queue."
+	q1Turns = "Q1 Places are served in the order in which they were taken, and the next in line takes a new one, so " +
+		"a process with a thousand callers does not keep one with a single caller waiting. A line belongs to a " +
+		"Locker: two Lockers of one process are two processes here."
+	q2Wait = "Q2 Wait takes the lock as Acquire does when it is free, and otherwise joins the line and returns when " +
 		"token holds the lock or ctx is done."
-	q3Handoff  = "Q3 A release hands the lock to the head of the queue directly, for the ttl of that Wait."
+	q3Handoff  = "Q3 A release passes the lock to the head of the queue, for the ttl of that Wait."
 	q4Deadline = "Q4 The deadline is on this process's monotonic clock and is never after the real expiry, however " +
-		"late Wait learns of its grant."
-	q5Place = "Q5 A waiter keeps its place when the holder extends the lock or vanishes, when other attempts are " +
-		"refused, and when Wait goes on after its connection broke."
-	q6Queued = "Q6 Its token does not hold the lock: Extend, Release and Fence return false and leave its place alone."
-	q7Dead   = "Q7 A waiter that has died, or could not leave the queue, costs the others at most its ttl, and nothing " +
-		"if its process lives."
+		"late Wait learns that it holds the lock."
+	q4Shared = "Q4 An error of the backend is the error of everyone in the line."
+	q5Place  = "Q5 A place is kept when the holder extends the lock or vanishes, when other attempts are refused, and " +
+		"when Wait goes on after its connection broke."
+	q6Queued = "Q6 A waiter's token does not hold the lock: Extend, Release and Fence return false and leave its place " +
+		"alone."
+	q7Dead = "Q7 A place whose process has died costs the others at most its ttl or the time that the adapter lets " +
+		"it claim the lock, and a waiter that has left costs nothing while its process lives."
 	q8Looks = "Q8 Wait does not depend on a notification: it also looks at the lock from time to time."
-	q9Leave = "Q9 When ctx ends after the lock was found to be held, whether or not token had joined the queue by " +
-		"then, Wait leaves the queue, and the error wraps both ctx's error and ErrHeld; a grant that arrives " +
-		"meanwhile is released or passed on. That may go on in the background, so the next attempt needs " +
-		"another token: this one may still be released."
+	q9Leave = "Q9 When ctx ends after the lock was found to be held, whether or not token had joined the line by " +
+		"then, Wait leaves it, and the error wraps both ctx's error and ErrHeld; a lock that arrives meanwhile is " +
+		"released or passed on. That may go on in the background, so the next attempt needs another token: this " +
+		"one may still be released."
 	q10NotHeld     = "Q10 An error without ErrHeld, like one from Acquire, says nothing about who holds the lock."
 	q11Unsupported = "Q11 An error that wraps errors.ErrUnsupported means that there is no queue for this key, and that " +
 		"nothing happened."

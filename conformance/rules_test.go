@@ -45,6 +45,8 @@ func TestEveryRuleIsChecked(t *testing.T) {
 		c9RollBack:    "permits something",
 		c11Foreign:    "only the adapter's own tests know what a foreign value is",
 		w6Resumed:     "permits something",
+		q1Turns:       "a Locker that keeps one queue for all callers is no less correct, as far as waiters can tell",
+		q4Shared:      "a waiter cannot tell whose request has failed",
 		q10NotHeld:    "says what an error does not mean",
 		f5Unsupported: "the checks of a Locker without fencing numbers are skipped",
 		i2Tools:       "gives advice",
