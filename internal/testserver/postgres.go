@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -28,10 +29,7 @@ var postgresKind = kind{
 	program: "postgres",
 	in:      postgresPrograms,
 	user:    postgresAccount,
-	prepare: func(s *Server) error {
-		return s.run("initdb", "--pgdata", s.data(), "--username", PostgresUser, "--auth", "trust",
-			"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
-	},
+	prepare: initialize,
 	args: func(s *Server) []string {
 		return []string{
 			"-D", s.data(), "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
@@ -47,6 +45,65 @@ var postgresKind = kind{
 		line, _, _ := strings.Cut(file[0], "\n")
 		return strconv.Atoi(line)
 	},
+}
+
+// initialized has what initdb makes, as an archive in a file without a name, which ends with the
+// process. initdb takes more than a second of a processor, and a package starts dozens of servers.
+var initialized struct {
+	mu      sync.Mutex
+	archive *os.File // nil at first
+	size    int64
+}
+
+// initialize makes the data of a new server.
+func initialize(s *Server) error {
+	done, err := s.initializeFirst()
+	if done || err != nil {
+		return err
+	}
+	tar := exec.Command("tar", "-xf", "-")
+	tar.Stdin = io.NewSectionReader(initialized.archive, 0, initialized.size)
+	return s.runHere(tar)
+}
+
+// initializeFirst makes the data of the first server, and the archive for all others. It reports
+// whether s is the first.
+func (s *Server) initializeFirst() (first bool, err error) {
+	initialized.mu.Lock()
+	defer initialized.mu.Unlock()
+	if initialized.archive != nil {
+		return false, nil
+	}
+	if err := s.run("initdb", "--pgdata", s.data(), "--username", PostgresUser, "--auth", "trust",
+		"--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions"); err != nil {
+		return false, err
+	}
+	file, err := os.CreateTemp("", "testserver-")
+	if err != nil {
+		return false, err
+	}
+	tar := exec.Command("tar", "-cf", "-", filepath.Base(s.data()))
+	tar.Stdout = file
+	err = errors.Join(os.Remove(file.Name()), s.runHere(tar))
+	info, statErr := file.Stat()
+	if err = errors.Join(err, statErr); err != nil {
+		return false, errors.Join(err, file.Close())
+	}
+	initialized.archive, initialized.size = file, info.Size()
+	return true, nil
+}
+
+// runHere runs a program in the server's directory, as the server's user.
+func (s *Server) runHere(cmd *exec.Cmd) error {
+	var output bytes.Buffer
+	cmd.Dir, cmd.Stderr = s.dir, &output
+	if err := runAs(cmd, s.kind.user); err != nil {
+		return err
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, &output)
+	}
+	return nil
 }
 
 // Postgres starts a PostgreSQL server with an empty database "postgres". args are added to its
@@ -103,15 +160,7 @@ func (s *Server) run(program string, args ...string) error {
 }
 
 func (s *Server) runAt(path string, args ...string) error {
-	cmd := exec.Command(path, args...)
-	cmd.Dir = s.dir
-	if err := runAs(cmd, s.kind.user); err != nil {
-		return err
-	}
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", filepath.Base(path), err, output)
-	}
-	return nil
+	return s.runHere(exec.Command(path, args...))
 }
 
 var pgbouncerKind = kind{
