@@ -144,7 +144,7 @@ prove: servers ## the parts of the proof in PROVE, for DURATION each; writes doc
 		$(GO) run ./report results.jsonl > proof.md.new && mv proof.md.new ../../../docs/proof.md
 
 mutants: servers ## every check of package conformance against every broken locker
-	LOCKER_TEST_SERVERS=require LOCKER_TEST=all LOCKER_LONG=1 $(GO) test -race -count=1 -run Mutants -timeout 1h $(TESTFLAGS) ./conformance
+	LOCKER_TEST_SERVERS=require LOCKER_TEST=all $(GO) test -race -count=1 -run Mutants -timeout 1h $(TESTFLAGS) ./conformance
 
 # Besides the servers it needs tmux and prometheus.
 pictures: servers ## the pictures and captures in docs/, from real runs
