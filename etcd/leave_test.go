@@ -9,6 +9,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/testserver"
+	"github.com/golockers/locker/internal/waithook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -109,6 +110,16 @@ func TestVanishedProcess(t *testing.T) {
 	link.heal()
 }
 
+// noted tells when a waiter stands in line.
+type noted chan struct{}
+
+func (n noted) NoteWaiting() {
+	select {
+	case n <- struct{}{}:
+	default:
+	}
+}
+
 // The place is the line's: when the first leaves, the next one has it, and takes the lock in its
 // turn, under its own token and with its own ttl.
 func TestNextInLineInheritsThePlace(t *testing.T) {
@@ -130,7 +141,9 @@ func TestNextInLineInheritsThePlace(t *testing.T) {
 		}
 		first := wait(waiting, b, "first", 10*time.Minute)
 		hasWaiters(t, a, "k", 1)
-		second := wait(ctx, b, "second", 20*time.Second)
+		inLine := make(noted, 1)
+		second := wait(context.WithValue(ctx, waithook.Key{}, inLine), b, "second", 20*time.Second)
+		<-inLine
 		time.Sleep(rest)
 		other := wait(ctx, c, "other", 30*time.Second)
 		hasWaiters(t, a, "k", 2)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/waithook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -51,6 +52,9 @@ func TestTwoThousandWaitersLeave(t *testing.T) {
 	info, err := admin.Inspect(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, 1, info.Waiters)
+	var size int64
+	require.NoError(t, admin.pool.QueryRow(t.Context(), "SELECT pg_total_relation_size('locker_locks')").Scan(&size))
+	require.Less(t, size, int64(256<<10), "the table grows with the waiters")
 	before := writes.Load()
 	for range 20 { // the holder keeps its lock alive
 		ok, err := admin.Extend(t.Context(), "k", "holder", time.Minute)
@@ -100,6 +104,16 @@ func TestShutdownLeavesNoPlace(t *testing.T) {
 	}
 }
 
+// noted tells when a waiter stands in line.
+type noted chan struct{}
+
+func (n noted) NoteWaiting() {
+	select {
+	case n <- struct{}{}:
+	default:
+	}
+}
+
 // The place is the line's: when the first leaves, the next one has it, without a request, and if the
 // lock was handed to the one that has gone, it takes it over, with its own ttl.
 func TestNextInLineInheritsThePlace(t *testing.T) {
@@ -109,11 +123,12 @@ func TestNextInLineInheritsThePlace(t *testing.T) {
 	acquire(t, a, "k", "a", time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	first := waits(ctx, t, b, "k", "first", time.Hour)
-	second := make(chan waited, 1)
+	second, inLine := make(chan waited, 1), make(noted, 1)
 	go func() {
-		deadline, err := b.Wait(t.Context(), "k", "second", time.Minute)
+		deadline, err := b.Wait(context.WithValue(t.Context(), waithook.Key{}, inLine), "k", "second", time.Minute)
 		second <- waited{deadline, err}
 	}()
+	<-inLine
 	other := waits(t.Context(), t, c, "k", "other", time.Hour)
 	cancel()
 	require.ErrorIs(t, (<-first).err, locker.ErrHeld)
