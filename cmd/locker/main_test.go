@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"os"
 	"os/exec"
 	"strconv"
@@ -160,6 +161,21 @@ var backends = map[string]func(t *testing.T) (url string, srv *testserver.Server
 	"postgres": func(t *testing.T) (string, *testserver.Server) {
 		srv := testserver.Postgres(t)
 		url := "postgres://" + srv.Addr + "/postgres" // with PGUSER and PGSSLMODE
+		locked(t, 0, nil, "ls", "-b", url+"?create=true")
+		return url, srv
+	},
+	"mysql": func(t *testing.T) (string, *testserver.Server) {
+		srv := testserver.MariaDB(t)
+		url := "mysql://" + srv.Addr + "/" + testserver.MariaDBDatabase
+		db, err := sql.Open("mysql", testserver.MariaDBUser+"@tcp("+srv.Addr+")/")
+		require.NoError(t, err)
+		defer db.Close()
+		for _, statement := range []string{ // so that the URL needs no user
+			"CREATE USER ''@'127.0.0.1'", "GRANT ALL ON " + testserver.MariaDBDatabase + ".* TO ''@'127.0.0.1'",
+		} {
+			_, err := db.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
 		locked(t, 0, nil, "ls", "-b", url+"?create=true")
 		return url, srv
 	},

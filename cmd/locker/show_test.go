@@ -50,7 +50,7 @@ func TestShow(t *testing.T) {
 		case strings.HasPrefix(url, "memcache"):
 			require.Nil(t, held.TTL)
 			require.Nil(t, held.Waiters)
-		case strings.HasPrefix(url, "redigo"):
+		case strings.HasPrefix(url, "redigo"), strings.HasPrefix(url, "mysql"):
 			require.Nil(t, held.Waiters)
 		default:
 			require.InDelta(t, 300, *held.TTL, 60)

@@ -155,6 +155,15 @@ func (a *address) text(name string) string {
 	return value
 }
 
+// boolean returns whether an option is true. The default is false.
+func (a *address) boolean(name string) bool {
+	value := a.text(name)
+	if value != "" && value != "true" && value != "false" {
+		a.fail(fmt.Errorf("%s=%s is neither true nor false", name, value))
+	}
+	return value == "true"
+}
+
 // timeout returns how long a dial or a request may take.
 func (a *address) timeout() time.Duration {
 	const name = "timeout"
@@ -193,13 +202,7 @@ func (a *address) tlsConfig(enabled bool) *tls.Config {
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	switch insecure := a.text("insecure"); insecure {
-	case "", "false":
-	case "true":
-		config.InsecureSkipVerify = true
-	default:
-		a.fail(fmt.Errorf("insecure=%s is neither true nor false", insecure))
-	}
+	config.InsecureSkipVerify = a.boolean("insecure")
 	return config
 }
 

@@ -44,7 +44,8 @@ type scheme struct {
 
 // schemes lists the backends in the order of the help.
 var schemes = []scheme{
-	redisScheme, sentinelScheme, clusterScheme, redigoScheme, postgresScheme, etcdScheme, memcacheScheme,
+	redisScheme, sentinelScheme, clusterScheme, redigoScheme, postgresScheme, mysqlScheme, sqliteScheme,
+	etcdScheme, memcacheScheme,
 }
 
 // Help describes the URLs, one a line.

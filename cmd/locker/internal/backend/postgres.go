@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 
@@ -28,10 +27,7 @@ var postgresScheme = scheme{
 		if a.path == "" {
 			a.fail(errors.New("no database after the hosts"))
 		}
-		servers, timeout, table, create := a.servers("5432"), a.timeout(), a.text("table"), a.text("create")
-		if create != "" && create != "true" && create != "false" {
-			a.fail(fmt.Errorf("create=%s is neither true nor false", create))
-		}
+		servers, timeout, table, create := a.servers("5432"), a.timeout(), a.text("table"), a.boolean("create")
 		if err := a.check(); err != nil {
 			return nil, nil, err
 		}
@@ -52,7 +48,7 @@ var postgresScheme = scheme{
 		if err != nil {
 			return nil, nil, err
 		}
-		if create == "true" {
+		if create {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 			defer cancel()
 			if err := postgres.EnsureSchema(ctx, pool, postgres.WithTable(table)); err != nil {

@@ -18,8 +18,8 @@ var redisScheme = scheme{
 	explains: "One Redis server. rediss:// uses TLS; its options are ca=FILE, cert=FILE, key=FILE,\n" +
 		"server-name=NAME and insecure=true. Every backend has the options timeout=2s and\n" +
 		"prefix=locker:, which must be the same for all programs that share locks. The timeout\n" +
-		"is for connecting and for each request, except that with redigo, postgres and etcd a\n" +
-		"request has 3, 5 and 10 seconds.",
+		"is for connecting and for each request, except that a request has 3 seconds with\n" +
+		"redigo, 5 with postgres, mysql and sqlite, and 10 with etcd.",
 	open: func(a *address) (locker.Locker, func() error, error) {
 		timeout := a.timeout()
 		return openRedis(a, redis.NewClient(&redis.Options{
