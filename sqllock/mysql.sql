@@ -42,3 +42,7 @@ WHERE name >= :prefix AND LEFT(name, LENGTH(:prefix)) = :prefix AND token <> '' 
 
 -- name: sweep
 DELETE FROM {table} WHERE expires < {now} - :age AND fence < {now} - :age ORDER BY expires LIMIT 100
+
+-- Each row is what is wrong with a setting.
+-- name: check
+SELECT 'autocommit is off, so no change would last; turn it on' FROM DUAL WHERE @@autocommit = 0

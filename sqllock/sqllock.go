@@ -45,9 +45,10 @@
 // # MySQL and MariaDB
 //
 // With interpolateParams=true in the address, an operation is one request; without it the driver
-// prepares each statement first, so it is two, and a third message that needs no answer. All
-// other settings may be as they are, clientFoundRows and sql_mode among them. A deadlock is repeated
-// at most twice. A lock wait timeout is an error. Servers before MySQL 8.0 were not tried.
+// prepares each statement first, so it is two, and a third message that needs no answer. The first
+// operation asks for one setting in addition: if autocommit is off, each operation returns an error
+// that says so. All others may be as they are, clientFoundRows and sql_mode among them. A deadlock
+// is repeated at most twice. A lock wait timeout is an error. Tests run on MariaDB 10.11.
 //
 // # SQLite
 //

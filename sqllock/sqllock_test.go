@@ -52,6 +52,7 @@ func TestRepeats(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{answers: c.answers}
+			c.dialect.SQL += "\n-- name: check\n" // none
 			ok, err := New(f.open(t), c.dialect).Acquire(t.Context(), "k", "t", time.Second)
 			require.Equal(t, c.ok, ok)
 			require.ErrorIs(t, err, c.err)

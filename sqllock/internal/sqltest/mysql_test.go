@@ -101,6 +101,16 @@ func TestMySQLSettings(t *testing.T) {
 	}
 }
 
+func TestMySQLWithoutAutocommit(t *testing.T) {
+	t.Parallel()
+	s := testserver.MariaDB(t)
+	newLocker(t, openMySQL(t, "tcp", s.Addr), sqllock.MySQL)
+	l := sqllock.New(openMySQL(t, "tcp", s.Addr, "autocommit", "0"), sqllock.MySQL)
+	for name, err := range failures(t, l) {
+		require.ErrorContains(t, err, "sqllock: autocommit is off", name)
+	}
+}
+
 // A statement that waits for a row that a transaction has locked fails in the end.
 func TestMySQLLockWaitTimeout(t *testing.T) {
 	t.Parallel()
