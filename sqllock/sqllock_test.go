@@ -235,3 +235,29 @@ func TestDialectsAreComplete(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	require.ErrorIs(t, errNoAnswer, os.ErrDeadlineExceeded)
 }
+
+// One in 64 locks that are taken begins a sweep, wherever a process begins to count.
+func TestSweepsNowAndThen(t *testing.T) {
+	f := &fake{answers: []any{int64(1)}}
+	d := MySQL
+	d.SQL += "\n-- name: check\n" // none
+	l := New(f.open(t), d)
+	sweeps := func() (n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, text := range f.sent {
+			if strings.HasPrefix(text, "DELETE ") {
+				n++
+			}
+		}
+		return n
+	}
+	for round := range 3 {
+		for range sweepEvery {
+			ok, err := l.Acquire(t.Context(), "k", "t", time.Second)
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		require.Eventually(t, func() bool { return sweeps() == round+1 }, 30*time.Second, time.Millisecond)
+	}
+}
