@@ -21,8 +21,8 @@ type Leases []*Lease
 // names one twice, such as the accounts of a transfer. An empty list is an error.
 //
 // The other errors are those of [Lock]. After an error LockAll releases what it had taken, in the
-// background if that takes longer than half a second. That ends after 5 seconds, and what could not
-// be released ends with its ttl. If one of the locks is lost while LockAll waits for the next, that
+// background if that takes longer than half a second. That goes on for at most ttl or a minute, and
+// what could not be released ends with its ttl. If one of the locks is lost while LockAll waits for the next, that
 // is an error as well, but not [ErrNotHeld]; with [WithRetry] LockAll starts again, after a delay.
 // The times of [WithMinHold] and [WithMaxHold] count from when all the locks are held.
 func LockAll(ctx context.Context, l Locker, keys []string, ttl time.Duration, opts ...Option) (Leases, error) {

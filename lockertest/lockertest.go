@@ -126,8 +126,8 @@ func New() *Locker { return new(Locker) }
 //
 // Package locker treats a backend error as an unknown outcome: after a failed acquisition it
 // releases the token in the background. That Release succeeds at once, unless Release is made to
-// fail as well. It is then repeated for 5 seconds, and a test in a bubble has to sleep for that
-// long before it ends.
+// fail as well. It is then repeated for as long as the ttl, at most a minute, and a test in a bubble
+// has to sleep for that long before it ends.
 func (l *Locker) Fail(op Op, err error) { l.set(op, trouble{err: err}) }
 
 // Hang makes calls of op block until their context ends, like those of a server that does not
