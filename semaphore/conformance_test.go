@@ -64,11 +64,6 @@ func TestConformance(t *testing.T) {
 				Addr: testserver.Redis(t).Addr,
 				New:  func(tb testing.TB, addr string) locker.Locker { return semaphore.NewLocker(open(tb, addr), 1) },
 			}
-			if name != "redisv9" {
-				c.Skip = map[string]string{
-					"fault/hang-waiter": "an attempt without an answer is undone for five seconds; after that the permit ends with its ttl",
-				}
-			}
 			conformance.Run(t, c)
 		})
 	}
