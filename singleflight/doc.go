@@ -27,6 +27,45 @@
 // the work itself, one at a time: [locker.Do], with package cohort around the backend's Locker if
 // many goroutines want the lock.
 //
+// # Errors
+//
+// An error of the source goes unchanged to the callers that waited for that load and is not
+// cached. If the Cache is a slots.Keeper, processes that waited for it return it too, as a
+// [*RemoteError], unless it is that of a context. Otherwise processes that wait for the lock try one
+// at a time, but none waits for more than three such loads, or five seconds if that is longer: a
+// process that has seen two locks released without a value, a second apart or more, calls the
+// source itself, within the time that the second load took. The same holds when the cache refuses
+// the value. This bound does not depend on the number of processes. It requires a Locker that is a
+// [locker.Watcher]; otherwise [WithMaxWait] is the bound. A process whose own value was refused
+// loads that key without the lock, one load at a time, for [WithOutagePause].
+//
+// # Outages
+//
+// If the backend of the locks or of the cache does not answer, Load calls the source without it;
+// with [WithFailClosed] it returns the error instead. A request may take up to
+// [WithBackendTimeout], but no longer than half of the time until the deadline of the caller that
+// began the load, or a quarter of that timeout if that is longer. A caller that joins a load
+// waits for the same request: if it has less time it leaves with its ctx's error. Once a request
+// has not been answered the backend is left alone, for all callers, until a probe in the
+// background is answered; the first follows after [WithOutagePause]. Callers start the probes: if
+// none has done so for ten times the sum of that pause and the timeout (half a minute with the
+// defaults), the next callers ask the backend themselves. If the backend has answered requests
+// for other keys in the last quarter of its timeout, only this key is loaded without it. An error
+// that is an answer, such as that of an entry that cannot be decoded, concerns one load only. An
+// error of storing the value does not reach Load; see [WithLoadObserver].
+//
+// So one backend timeout after the first request to a backend that hangs, or sooner, later
+// callers are served by the source, whatever their deadlines. This requires that requests return
+// when their contexts end. One that does not is noticed a quarter of the timeout after that, or
+// when a caller that waits for it leaves, if that is later. Callers that cannot leave wait until
+// it returns, and if no caller of the key can leave, the hang is not noticed until then: give
+// Load a ctx with a deadline if the client of a backend may hang.
+//
+// A Loader remembers for some seconds what happened to a key, by ten bits of the key's hash: that
+// it was forgotten, its value refused, or its server silent. About one in 1,000 of the other keys
+// is then treated in the same way, which costs it requests or the coordination with other
+// processes.
+//
 // # Invalidation
 //
 // A Loader does not know when the source changes. Make changes with [Loader.Update], which holds

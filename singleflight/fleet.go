@@ -18,9 +18,8 @@ import (
 // that began before it, as in [Loader.Load].
 //
 // The Cache should be a slots.Keeper, as those of the adapters are. With another one, values last for
-// as long as it keeps them, errors reach no other process, and a process that was stopped for longer
-// than the lock lasts can replace a newer value. Create a Fleet with [NewFleet], and close it before
-// the process ends.
+// as long as it keeps them, errors reach no other process, and a process that was stopped may replace
+// a newer value. Close a Fleet before the process ends.
 type Fleet[V any] struct{ loader *Loader[V] }
 
 // FleetOption configures a [Fleet]: [WithSlotTTL], or what configures a [Loader].
@@ -63,14 +62,13 @@ func (f *Fleet[V]) source(ctx context.Context, _ string) (V, error) {
 // another. shared reports whether the outcome is that of another call, or was given to other callers
 // in this process.
 //
-// fn runs under the key's lock, with a context that has the values of its caller's, but not its
-// cancellation; see [NewLoader]. A caller whose ctx ends leaves, and fn goes on for the others. If
-// the process dies, another one calls its own fn when the lock has expired ([WithLockTTL]).
+// fn runs under the key's lock, with a context as that of [NewLoader]'s source. A caller whose ctx ends
+// leaves, and fn goes on for the others. If the process dies, another one calls its own fn when the
+// lock has expired ([WithLockTTL]).
 //
 // An error of fn reaches other processes as a [*RemoteError], unless it is that of a context. If a
-// backend does not answer, Do calls fn without it; with [WithFailClosed] it returns an error. Calling
-// Do for the same key from within fn with its context is an error. A panic of fn reaches the callers
-// in this process as one in [Group.Do] does.
+// backend does not answer, Do calls fn without it, unless [WithFailClosed] is used. Calling Do for the
+// same key from within fn with its context is an error. A panic is passed on as in [Group.Do].
 func (f *Fleet[V]) Do(ctx context.Context, key string, fn func(context.Context) (V, error)) (
 	v V, shared bool, err error) {
 	if f == nil || f.loader == nil {

@@ -60,8 +60,8 @@ func WithMaxWait(d time.Duration) LoaderOption {
 
 // WithBackendTimeout limits how long a request to the cache or to the locks may take, and how
 // long Close goes on after its ctx has ended. The default, used when d <= 0, is 2 seconds: a
-// healthy backend needs a thousandth of that. [Loader.Load] describes what happens after a
-// timeout.
+// healthy backend needs a thousandth of that. The package documentation describes under Outages
+// what happens after a timeout.
 func WithBackendTimeout(d time.Duration) LoaderOption {
 	return func(o *loaderOptions) { o.backendTimeout = orDefault(d, defaultOptions.backendTimeout) }
 }

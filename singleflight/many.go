@@ -45,12 +45,13 @@ func NewBatchLoader[V any](l locker.Locker, c Cache[V],
 // LoadMany loads several keys, each once in the fleet, as [Loader.Load] does. The error joins those
 // of keys; the map has the others. A key that is named several times counts once.
 //
-// If the Cache is a slots.Keeper, LoadMany reads all keys in one request, or in one for each 500. It
-// tries the locks of the missing keys at the same time, and waits for none: what another process
-// loads, it waits for beside its own loads. So lists that overlap, in any order, cannot block each
-// other. The keys whose locks it got are read again, loaded and stored together; see
-// [NewBatchLoader]. The locks themselves take one request each, unless the Locker shares requests:
-// with redisv9.WithBatching(1), 200 missing keys take about ten requests in all.
+// LoadMany tries the locks of the missing keys at the same time, and waits for none: what another
+// process loads, it waits for beside its own loads. So lists that overlap, in any order, cannot block
+// each other.
+//
+// If the Cache is a slots.Keeper, up to 500 keys are read in one request, and those whose locks were
+// free are loaded and stored together; see [NewBatchLoader]. The locks take one request each, unless
+// the Locker shares requests: with redisv9.WithBatching(1), 200 missing keys take about ten in all.
 //
 // A value that is stale is returned, and refreshed by itself.
 func (l *Loader[V]) LoadMany(ctx context.Context, keys []string) (map[string]V, error) {
