@@ -16,6 +16,9 @@ import (
 // whose version is still the present one is not older than any change that was followed by a
 // deletion.
 //
+// A Loader uses these methods in place of Get, Set and Add where it can. So a type that embeds a
+// Keeper, and has a Get or Set of its own, needs a Look and Put of its own as well.
+//
 // An error of a method concerns the request, and the fields of the slots then mean nothing. An error
 // in a slot concerns its key alone. It is [errors.ErrUnsupported] if the cache keeps no load for
 // that key.
