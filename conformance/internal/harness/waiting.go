@@ -90,7 +90,7 @@ func (e *Env) Finish(all *sync.WaitGroup, cancel func(), want string) {
 		close(done)
 	}()
 	defer cancel()
-	due := time.Now()
+	due := time.Now().Add(e.Allow(Leaving)) // they take turns
 	Receive(e, Leaving, done, func() time.Time { return due }, want)
 	e.GoOn()
 }
