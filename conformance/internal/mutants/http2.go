@@ -185,13 +185,13 @@ func (l http2Lock) granted(ctx context.Context, key, token string, ttl time.Dura
 }
 
 // releaseLater releases what the server may have granted, or may grant yet, to a waiter that has
-// gone.
+// gone: its request may arrive after the first release.
 func (l http2Lock) releaseLater(ctx context.Context, key, token string) {
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), rpcTimeout)
 	go func() {
 		defer cancel()
 		for {
-			if _, err := l.Release(own, key, token); err == nil || linger(own, 50*time.Millisecond) != nil {
+			if released, _ := l.Release(own, key, token); released || linger(own, 50*time.Millisecond) != nil {
 				return
 			}
 		}
