@@ -284,3 +284,37 @@ func TestWaitersOfManyLocksLeave(t *testing.T) {
 		}, long, time.Millisecond, "%d", i)
 	}
 }
+
+// The message that the lock was handed over may be faster than the answer to the request for the
+// place. It must not be taken for one that nobody waits for.
+func TestMessageBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	a, b := New(newPool(t, s.Addr)), New(newPool(t, s.Addr))
+	acquire(t, a, "other", "a", time.Hour)
+	stays := waits(t.Context(), t, b, "other", "b", time.Hour) // so b listens
+	p := &place{key: "k", told: make(chan struct{}, 1)}
+	b.places.add(p)
+	acquire(t, a, "k", "a", time.Hour)
+	w := &waiter{l: b, key: "k", token: "b"}
+	var err error
+	w.ttl, err = microsecondsOf(time.Hour)
+	require.NoError(t, err)
+	sight, err := w.ask(t.Context(), p, func(r *request, nonce string) (s sight, err error) {
+		pid, start := b.self.Load().args()
+		_, err = r.exec(b.sql.join, []byte("k"), []byte("b"), w.ttl, nonce, []string(nil), pid, start)
+		release(t, a, "k", "a")
+		<-p.told
+		s.place = 1
+		return s, err
+	})
+	require.NoError(t, err)
+	require.False(t, sight.mine)
+	_, ok := p.served("b", time.Hour)
+	require.True(t, ok, "it was not believed")
+	info, err := a.Inspect(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, "b", info.Token, "it was passed on")
+	release(t, a, "other", "a")
+	served(t, stays)
+}

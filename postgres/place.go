@@ -33,7 +33,7 @@ type place struct {
 	last  string    // of the last request that had an answer, if that was a place
 	token string    // in whose name
 	asked time.Time // before that request
-	late  []string  // of requests without an answer, the latest maxLate
+	late  []string  // of requests without an answer so far, the latest maxLate
 }
 
 const maxLate = 16
@@ -41,14 +41,21 @@ const maxLate = 16
 // nonce returns a new nonce: the Locker's name, which is its channel, and a number.
 func (l *Locker) nonce() string { return l.name + "/" + strconv.FormatInt(l.nonces.Add(1), 10) }
 
-// sent says what became of a request for a place.
-func (p *place) sent(nonce, token string, asked time.Time, answered bool) {
+// asks notes that a request for a place is about to be made: a message may be faster than its answer.
+func (p *place) asks(nonce string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if answered {
+	p.late = append(p.late[max(0, len(p.late)-maxLate+1):], nonce)
+}
+
+// answered notes that a request for a place was answered, or was not made. isPlace reports whether
+// it got one.
+func (p *place) answered(nonce, token string, asked time.Time, isPlace bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late = slices.DeleteFunc(p.late, func(late string) bool { return late == nonce })
+	if isPlace {
 		p.last, p.token, p.asked = nonce, token, asked
-	} else {
-		p.late = append(p.late[max(0, len(p.late)-maxLate+1):], nonce)
 	}
 }
 

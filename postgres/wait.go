@@ -299,6 +299,7 @@ func (w *waiter) join(ctx context.Context, p *place) (sight, error) {
 func (w *waiter) ask(ctx context.Context, p *place, do func(*request, string) (sight, error)) (sight, error) {
 	nonce := w.l.nonce()
 	var sent atomic.Bool
+	p.asks(nonce)
 	s, err := call(ctx, w.l, w.token, func(r *request) (s sight, err error) {
 		asked := time.Now()
 		sent.Store(true)
@@ -306,11 +307,8 @@ func (w *waiter) ask(ctx context.Context, p *place, do func(*request, string) (s
 		s.asked = asked
 		return s, err
 	})
-	switch {
-	case err == nil && s.place > 0:
-		p.sent(nonce, w.token, s.asked, true)
-	case err != nil && !isRefused(err) && sent.Load():
-		p.sent(nonce, w.token, s.asked, false)
+	if err == nil || isRefused(err) || !sent.Load() {
+		p.answered(nonce, w.token, s.asked, err == nil && s.place > 0)
 	}
 	return s, err
 }
