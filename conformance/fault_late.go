@@ -234,18 +234,20 @@ func (f *faulty) lateWait(n int) {
 	defer x.Release()
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
-	result := f.Client.Waits(ctx, key, token, harness.Long)
-	served := func(w harness.Call) {
-		if w.OK {
-			f.insists("Release", key, token, 0)
+	waited := f.Client.Waits(ctx, key, token, harness.Long)
+	served := e.Meanwhile(func() harness.Call { // whenever that is
+		w := <-waited
+		for w.OK && f.Release(key, token).Err != nil && e.Ctx.Err() == nil {
+			e.Sleep(harness.Rounding.Time)
 		}
-	}
+		return w
+	})
 	e.Sleep(time.Second + f.moment()) // D may make another request
 	e.B.Releases(key, b.Token, "B holds it")
+	hasReturned := false
 	select {
-	case w := <-result:
-		result = nil
-		served(w)
+	case <-served:
+		hasReturned = true
 	case <-time.After(lateFor):
 	}
 	b = e.B.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow), "D has released the lock, or has gone")
@@ -255,10 +257,9 @@ func (f *faulty) lateWait(n int) {
 		f.carriedOut(x)
 	}
 	cancel()
-	if result != nil {
+	if !hasReturned {
 		since := time.Now()
-		w, _ := harness.Receive(e, harness.IOTimeout, result, func() time.Time { return since }, "D.Wait returns: its ctx was canceled")
-		served(w)
+		harness.Receive(e, harness.IOTimeout, served, func() time.Time { return since }, "D.Wait returns: its ctx was canceled")
 	}
 	e.B.Releases(key, b.Token, "B holds it")
 	c := e.C.TakesWhen(key, e.Token(), harness.Long, time.Time{}, time.Now().Add(cleanupWindow),
