@@ -145,8 +145,8 @@ func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duratio
 		if err != nil && asked == 0 {
 			err = s.noCleanup(err)
 		}
-		if a.acquired {
-			l.repeated.note(l.names.Keys(key), s)
+		if a.acquired && s.Sends() > 1 {
+			l.repeated.note(l.names.Keys(key), s.Token)
 		}
 		if err != nil || !a.isKept {
 			return a.acquired, err

@@ -151,11 +151,8 @@ type repeatedToken struct {
 
 func (k Keys) with(token string) string { return k.Lock + k.Queue + " " + token }
 
-// note remembers the token of s if it was sent more than once.
-func (r *repeated) note(keys Keys, s *Sending) {
-	if s.Sends() < 2 {
-		return
-	}
+// note remembers a token.
+func (r *repeated) note(keys Keys, token string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tokens == nil {
@@ -167,7 +164,7 @@ func (r *repeated) note(keys Keys, s *Sending) {
 		}
 		delete(r.tokens, name)
 	}
-	r.tokens[keys.with(s.Token)] = &repeatedToken{turn: make(chan struct{}, 1)}
+	r.tokens[keys.with(token)] = &repeatedToken{turn: make(chan struct{}, 1)}
 	r.count.Store(int64(len(r.tokens)))
 }
 

@@ -143,7 +143,9 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 			l.undo(ctx, keys, s.Token, ttl, end)
 			return 0, time.Time{}, err
 		case number > 0:
-			l.repeated.note(keys, s)
+			if s.Sends() > 1 {
+				l.repeated.note(keys, s.Token)
+			}
 			return number, s.first.Add(ttl), nil
 		}
 		waithook.Call(ctx)
@@ -303,7 +305,9 @@ func (w *waiter) wait(ctx context.Context) (number int, sent time.Time, err erro
 			if w.ticket = f.ticket; follower != "" {
 				w.due = time.Now().Add(w.pause(f, hears))
 			}
-			w.locks.repeated.note(w.keys, s)
+			if w.unsure || s.Sends() > 1 {
+				w.locks.repeated.note(w.keys, s.Token)
+			}
 			return f.number, s.first, nil
 		}
 		w.isHeld = true
