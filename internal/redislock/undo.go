@@ -45,19 +45,11 @@ func (l *Locks) release(keys Keys, s *Sending, entries ...string) (bool, error) 
 	return n%10 == 1, nil
 }
 
-// until is when something is undone.
-type until int
-
-const (
-	untilAnswered until = iota // all requests have been answered
-	untilReleased              // one request of the token may arrive, and may have arrived
-	untilLate                  // several may
-)
-
 // undo takes entries out of the queue, and releases the lock if the token has it, or passes it on if
 // it is offered to one of the entries. It returns when that was tried, or after a short time, and goes
-// on in the background until it is certain.
-func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Duration, end until, entries ...string) {
+// on in the background until it is certain. last is the only request of the token that may still
+// arrive. If it is nil there may be several.
+func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Duration, last *Sending, entries ...string) {
 	answered := make(chan struct{})
 	attempt := func(ctx context.Context) (done bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, attemptFor)
@@ -68,8 +60,9 @@ func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Dura
 			close(answered)
 			answered = nil
 		}
-		isOver := end == untilAnswered || end == untilReleased && released
-		return err == nil && isOver || isHopeless(err), err
+		// It has waited for calls that were left behind, so last may be read now.
+		isOver := err == nil && last != nil && (last.isOver() || released && last.Sends() == 1)
+		return isOver || isHopeless(err), err
 	}
 	over := answered
 	if !undo.Start(ctx, undo.Work{Owner: l.owner, Window: max(ttl, attemptFor), Attempt: attempt}) {

@@ -136,11 +136,7 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 		case err != nil && s.isUnsent():
 			return 0, time.Time{}, s.noCleanup(err)
 		case err != nil: // the request may have taken the lock, or may yet take it
-			end := untilReleased
-			if s.Sends() > 1 {
-				end = untilLate
-			}
-			l.undo(ctx, keys, s.Token, ttl, end)
+			l.undo(ctx, keys, s.Token, ttl, s)
 			return 0, time.Time{}, err
 		case number > 0:
 			if s.Sends() > 1 {
@@ -215,7 +211,7 @@ func (l *Locks) wait(ctx context.Context, keys Keys, token string, ttl time.Dura
 		} else {
 			turn.Fail(err)
 		}
-		l.undo(ctx, keys, w.token, ttl, untilLate, old...)
+		l.undo(ctx, keys, w.token, ttl, nil, old...)
 	case ctx.Err() != nil:
 		if turn.Leave() {
 			w.vacate(ctx)
@@ -238,7 +234,7 @@ func heldError(err error, isHeld bool) error {
 // the waiter's token may have.
 func (w *waiter) vacate(ctx context.Context) {
 	if old := w.renew(""); len(old) > 0 {
-		w.locks.undo(ctx, w.keys, rand.Text(), attemptFor, untilAnswered, old...)
+		w.locks.undo(ctx, w.keys, rand.Text(), attemptFor, new(Sending), old...)
 	}
 }
 
@@ -340,9 +336,9 @@ func (w *waiter) look(s *Sending) (f found, hears bool, err error) {
 		following = w.follower
 	}
 	w.isSent = true
-	f, err = Call(&l.Caller, s, func() (found, error) {
-		return l.look(s, w.keys, w.ms, w.entry, w.ticket, strconv.FormatInt(how, 10), following, try)
-	})
+	keys, ms := w.keys, w.ms
+	arguments := []string{w.entry, w.ticket, strconv.FormatInt(how, 10), following, try}
+	f, err = Call(&l.Caller, s, func() (found, error) { return l.look(s, keys, ms, arguments...) })
 	if err == nil && f.ticket != "" {
 		l.inbox.tried(f.listeners != -2)
 	}
