@@ -78,11 +78,14 @@ func (f *Fleet[V]) Do(ctx context.Context, key string, fn func(context.Context) 
 		return v, false, doError(key, errors.New("nil function"))
 	}
 	if v, shared, joined, err := f.loader.joinOpen(ctx, key); joined {
-		return v, shared, err
+		return v, shared || err == nil || ctx.Err() == nil, err
 	}
 	c := &fleetCall[V]{fn: fn}
 	v, shared, err = f.loader.call(context.WithValue(ctx, f, c), key)
-	return v, shared || err == nil && !c.ran, err
+	if err == nil || errors.As(err, new(*RemoteError)) { // otherwise fn may still be running
+		shared = shared || !c.ran
+	}
+	return v, shared, err
 }
 
 // Close shuts the Fleet down, as [Loader.Close] does a Loader.

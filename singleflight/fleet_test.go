@@ -188,3 +188,38 @@ func TestFleetMisuse(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "inner!", v)
 }
+
+// The outcome of another call is shared: also an error from another process, and what a caller gets
+// that is the only one left.
+func TestFleetDoSharesOutcomeOfAnotherCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		a, b := NewFleet[string](s.locks, s.cache), NewFleet[string](s.locks, s.cache)
+		never := func(context.Context) (string, error) { t.Error("called"); return "", nil }
+		for _, failure := range []error{nil, locker.ErrNotHeld} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			go func() {
+				_, shared, err := a.Do(ctx, "k", func(context.Context) (string, error) {
+					time.Sleep(time.Minute)
+					return "v", failure
+				})
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.False(t, shared, "the caller has left")
+			}()
+			synctest.Wait()
+			var callers sync.WaitGroup
+			for _, f := range []*Fleet[string]{a, b} {
+				callers.Go(func() {
+					_, shared, err := f.Do(t.Context(), "k", never)
+					assert.Equal(t, failure == nil, err == nil)
+					assert.True(t, shared)
+				})
+			}
+			callers.Wait()
+			cancel()
+			time.Sleep(time.Minute) // the slot is empty
+		}
+		require.NoError(t, a.Close(t.Context()))
+		require.NoError(t, b.Close(t.Context()))
+	})
+}
