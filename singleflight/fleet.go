@@ -22,7 +22,8 @@ import (
 // a newer value. Close a Fleet before the process ends.
 type Fleet[V any] struct{ loader *Loader[V] }
 
-// FleetOption configures a [Fleet]: [WithSlotTTL], or what configures a [Loader].
+// FleetOption configures a [Fleet]: [WithSlotTTL], or what configures a [Loader]. [WithRefreshAhead]
+// and [WithMaxRefreshes] have no effect: fn is the caller's, so nothing calls it in the background.
 type FleetOption = LoaderOption
 
 const defaultSlotTTL = 2 * time.Second
@@ -40,6 +41,7 @@ func WithSlotTTL(d time.Duration) FleetOption {
 func NewFleet[V any](l locker.Locker, slots Cache[V], opts ...FleetOption) *Fleet[V] {
 	f := new(Fleet[V])
 	f.loader = newLoader(l, slots, f.source, opts)
+	f.loader.refreshAhead = 0
 	if f.loader.slotTTL == 0 {
 		f.loader.slotTTL = defaultSlotTTL
 	}

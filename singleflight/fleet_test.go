@@ -223,3 +223,20 @@ func TestFleetDoSharesOutcomeOfAnotherCall(t *testing.T) {
 		require.NoError(t, b.Close(t.Context()))
 	})
 }
+
+// A value that is found in its slot is not refreshed: that would call fn after Do has returned.
+func TestFleetDoesNotRefreshAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		f := NewFleet[string](s.locks, s.cache, WithRefreshAhead(time.Minute))
+		var ran atomic.Int64
+		for range 3 {
+			v, _, err := f.Do(t.Context(), "k", func(context.Context) (string, error) { ran.Add(1); return "v", nil })
+			require.NoError(t, err)
+			require.Equal(t, "v", v)
+			synctest.Wait()
+		}
+		require.EqualValues(t, 1, ran.Load())
+		require.NoError(t, f.Close(t.Context()))
+	})
+}
