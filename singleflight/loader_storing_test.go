@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 var errNetwork = &net.OpError{Op: "read", Err: errors.New("connection reset")}
@@ -160,5 +163,35 @@ func TestStoreOfNothingKeepsAKeyOutdated(t *testing.T) {
 		require.Equal(t, 1, p.count("add"))
 		require.True(t, l.outdated.has("k"))
 		time.Sleep(time.Minute)
+	})
+}
+
+// hangingPut is a cache whose Put takes until its context ends.
+type hangingPut struct{ *memory.Cache[string] }
+
+func (c hangingPut) Put(ctx context.Context, _ ...*slots.Slot[string]) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A value that is being stored is not given to later callers once its lock is lost: an Update in
+// another process may have returned since.
+func TestValueBeingStoredEndsWithItsLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		p := b.process()
+		p.onExtend = func(context.Context) (bool, error) { return false, errNetwork }
+		cache := memory.NewCache(memory.CacheConfig[string]{TTL: time.Hour})
+		var value atomic.Value
+		value.Store("old")
+		source := func(context.Context, string) (string, error) { return value.Load().(string), nil }
+		stopped := NewLoader(p.locker(), hangingPut{cache}, source, WithLockTTL(200*time.Millisecond))
+		other := NewLoader(b.locks, cache, source)
+		require.Equal(t, loaded{"old", nil, 0}, <-goLoad(t.Context(), stopped, "k"))
+		require.Equal(t, loaded{"old", nil, 0}, <-goLoad(t.Context(), stopped, "k"))
+		require.NoError(t, other.Update(t.Context(), "k", func(context.Context) error { value.Store("new"); return nil }))
+		require.Equal(t, loaded{"new", nil, 0}, <-goLoad(t.Context(), stopped, "k"))
+		time.Sleep(time.Minute)
+		requireIdle(t, stopped, b, "k")
 	})
 }

@@ -84,12 +84,20 @@ func (l *Loader[V]) beingStored(key string) (v V, ok bool) {
 	if l.stores.Load() == 0 {
 		return v, false
 	}
+	s := l.servedStore(key)
+	if s == nil || s.lease != nil && !isHeld(s.lease) { // there may have been an Update elsewhere
+		return v, false
+	}
+	return s.v, true
+}
+
+func (l *Loader[V]) servedStore(key string) *store[V] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w := l.work.get(key); w != nil && w.store != nil && w.store.served {
-		return w.store.v, true
+		return w.store
 	}
-	return v, false
+	return nil
 }
 
 // conclude stores the value and then releases the lock, so that a process that the release wakes
