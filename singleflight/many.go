@@ -3,6 +3,7 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -107,7 +108,7 @@ func (l *Loader[V]) loadMany(ctx context.Context, keys []string, values map[stri
 	for i, key := range missing {
 		if err := results[i].err; err == nil {
 			values[key] = results[i].v
-		} else if strings.HasPrefix(err.Error(), "singleflight: ") {
+		} else if strings.HasPrefix(fmt.Sprint(err), "singleflight: ") {
 			errs = append(errs, err)
 		} else {
 			errs = append(errs, loadError(key, err))

@@ -34,7 +34,13 @@ func (e *RemoteError) Unwrap() []error { return e.is }
 // process wrapped them. They are told apart by their texts. All processes of the fleet should use the
 // same ones.
 func WithSentinels(errs ...error) LoaderOption {
-	return func(o *loaderOptions) { o.sentinels = append(o.sentinels[:len(o.sentinels):len(o.sentinels)], errs...) }
+	return func(o *loaderOptions) {
+		for _, err := range errs {
+			if err != nil {
+				o.sentinels = append(o.sentinels[:len(o.sentinels):len(o.sentinels)], err)
+			}
+		}
+	}
 }
 
 const (
@@ -52,8 +58,10 @@ type failure struct {
 }
 
 // failureOf returns what the other processes learn of err, the error of a source with context ctx.
-// It is empty if that is nothing: the end of a context concerns one process alone.
-func (l *Loader[V]) failureOf(ctx context.Context, err error) string {
+// It is empty if that is nothing: the end of a context concerns one process alone. So does an error
+// whose methods panic, such as a nil pointer.
+func (l *Loader[V]) failureOf(ctx context.Context, err error) (published string) {
+	defer func() { _ = recover() }()
 	if err == nil || ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return ""
 	}

@@ -189,3 +189,51 @@ func TestNoOldValueAfterUpdate(t *testing.T) {
 		})
 	}
 }
+
+// pointerError is an error whose method panics if it is nil.
+type pointerError struct{ text string }
+
+func (e *pointerError) Error() string { return e.text }
+
+// A source that returns a nil pointer as its error leaves no lock behind, and other processes call
+// their own.
+func TestFailureThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		var processes []*Loader[string]
+		for range 2 {
+			processes = append(processes, s.process(time.Second, func(int64) (string, error) { return "", (*pointerError)(nil) }))
+		}
+		var callers sync.WaitGroup
+		began := time.Now()
+		for _, l := range processes {
+			callers.Go(func() {
+				_, err := l.Load(t.Context(), "k")
+				assert.Equal(t, (*pointerError)(nil), err)
+			})
+		}
+		callers.Wait()
+		require.Equal(t, 2*time.Second, time.Since(began))
+		_, err := processes[0].LoadMany(t.Context(), []string{"k", "l"})
+		require.ErrorContains(t, err, `load "l": <nil>`)
+		synctest.Wait()
+		for _, l := range processes {
+			require.Empty(t, l.work.m)
+			require.NoError(t, l.Close(t.Context()))
+		}
+	})
+}
+
+// A sentinel that is nil is none.
+func TestNilSentinel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		fail := func(int64) (string, error) { return "", io.EOF }
+		a, b := s.process(time.Second, fail, WithSentinels(nil, io.EOF)), s.process(time.Second, fail, WithSentinels(nil, io.EOF))
+		go a.Load(t.Context(), "k")
+		synctest.Wait()
+		_, err := b.Load(t.Context(), "k")
+		require.ErrorIs(t, err, io.EOF)
+		require.ErrorAs(t, err, new(*RemoteError))
+	})
+}
