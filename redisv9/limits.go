@@ -91,7 +91,7 @@ func relaxedTimeout(options any) time.Duration {
 }
 
 // sharesPool reports whether connections with subscriptions count against a pool of this size, and
-// have no room beside it: before version 9.9 or so they count. Then waiters poll.
+// have no room beside it, as in older versions of go-redis. Then waiters poll.
 func sharesPool(size, maxActive int) bool {
 	if maxActive <= 0 || maxActive > size {
 		return false
