@@ -60,6 +60,10 @@ func TestCacheMutants(t *testing.T) {
 			return isNamed(m.must, check) || testserver.All() && !isNamed(m.may, check)
 		}
 		for check, r := range judgeThose(t, c, chosen) {
+			// On a busy machine a check may look too seldom to see the mistake.
+			for again := 0; isNamed(m.must, check) && !r.Failed() && again < 4; again++ {
+				r = judgeThose(t, c, func(name string) bool { return name == check })[check]
+			}
 			assert.Equal(t, isNamed(m.must, check), r.Failed(), "%s: %s%s", check, r.Why(), r.Printed())
 			if r.Failed() {
 				for _, part := range []string{check, "rule", "history", "want", "got", "common cause"} {
