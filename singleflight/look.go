@@ -53,7 +53,14 @@ func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, m *member[V], si
 	}
 	r := l.request(ctx, began, &l.cacheBreaker)
 	err = recovered(key, func() error {
-		return m.look(s, func(all ...*slots.Slot[V]) error { return l.keeper.Look(r, all...) })
+		return m.look(s, func(all ...*slots.Slot[V]) error {
+			if m != nil { // it may have waited for the others for as long as a request may take
+				r.Cancel()
+				began = time.Now()
+				r = l.request(ctx, began, &l.cacheBreaker)
+			}
+			return l.keeper.Look(r, all...)
+		})
 	})
 	if err == nil {
 		err = s.Err

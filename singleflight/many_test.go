@@ -327,3 +327,50 @@ func TestLoadManyOfMany(t *testing.T) {
 		require.Equal(t, []string{strings.Join(keys[:maxMany], " "), keys[maxMany]}, b.all())
 	})
 }
+
+// slowLook is a cache whose Look takes a moment.
+type slowLook struct{ *memory.Cache[string] }
+
+func (c slowLook) Look(ctx context.Context, all ...*slots.Slot[string]) error {
+	select {
+	case <-time.After(20 * time.Millisecond):
+		return c.Cache.Look(ctx, all...)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// slowKey is a Locker that takes long for one key.
+type slowKey struct {
+	locker.Locker
+	key string
+	d   time.Duration
+}
+
+func (l slowKey) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if key == l.key {
+		time.Sleep(l.d)
+	}
+	return l.Locker.Acquire(ctx, key, token, ttl)
+}
+
+// A lock request that takes nearly as long as a request may leaves the cache its whole time.
+func TestLoadManyWithSlowLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		held, err := locker.Lock(t.Context(), s.locks, "slow", time.Minute)
+		require.NoError(t, err)
+		var b batches
+		l := NewBatchLoader(slowKey{s.locks, "slow", 1990 * time.Millisecond}, slowLook{s.cache}, b.source(0, nil))
+		time.AfterFunc(2500*time.Millisecond, func() { assert.NoError(t, held.Unlock(t.Context())) })
+		_, err = l.LoadMany(t.Context(), []string{"a", "b", "slow"})
+		require.NoError(t, err)
+		synctest.Wait()
+		for _, key := range []string{"a", "b", "slow"} {
+			_, ok, err := s.cache.Get(t.Context(), key)
+			require.NoError(t, err)
+			require.True(t, ok, "%s is not in the cache", key)
+		}
+		require.NoError(t, l.Close(t.Context()))
+	})
+}
