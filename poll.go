@@ -126,13 +126,20 @@ func (a *acquisition) contend(ctx context.Context, p *place, t *turn) error {
 // leave gives up the place. An error of the backend is that of the whole line; one of the caller's
 // own context or arguments is not. The last one ends the watch.
 func (a *acquisition) leave(ctx context.Context, p *place) {
-	if a.failure != nil && ctx.Err() == nil && !isInvalid(a.failure) && isFirst(p) {
+	if a.failure != nil && !hasEnded(ctx) && !isInvalid(a.failure) && isFirst(p) {
 		t := p.State()
 		p.Fail(a.failure)
 		a.end(ctx, &t.push)
 	} else if p.Leave() {
 		a.end(ctx, &p.State().push)
 	}
+}
+
+// hasEnded reports whether ctx has ended, even if its timer has not fired yet: a client that has ctx's
+// deadline as its own may fail a moment before.
+func hasEnded(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // end ends a watch, even one that has not returned. If it has panicked, that is the caller's panic.

@@ -422,3 +422,39 @@ func (f *fake) doReleaseAll() {
 	defer f.mu.Unlock()
 	clear(f.holder)
 }
+
+// lateContext ends a moment after its deadline, as on a busy machine.
+type lateContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// punctual is a Locker whose client fails at the deadline of the context, if that is near.
+type punctual struct{ locker.Locker }
+
+func (l punctual) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
+	if d, ok := ctx.Deadline(); ok {
+		time.Sleep(time.Until(d))
+		return false, context.DeadlineExceeded
+	}
+	return l.Locker.Acquire(ctx, key, token, ttl)
+}
+
+// A client that fails at the deadline of the first of a line, before its context has ended, does not
+// fail the others.
+func TestPollDeadlineOfTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := punctual{plain{new(fake)}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second+time.Millisecond)
+		defer cancel()
+		var c crowd
+		c.join(lateContext{ctx, time.Now().Add(time.Second)}, l, 0)
+		c.join(t.Context(), l, 0)
+		c.wg.Wait()
+		require.ErrorIs(t, c.errs[0], context.DeadlineExceeded)
+		require.NoError(t, c.errs[1])
+		time.Sleep(time.Minute) // the cleanup
+	})
+}
