@@ -50,6 +50,22 @@ func TestHolderShortensItsLock(t *testing.T) {
 	}
 }
 
+// The same holds if it acquires the lock again for less, even if its own Locker waits for another.
+func TestHolderAcquiresForLess(t *testing.T) {
+	t.Parallel()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	holder, other := newLocker(t, &redis.Options{Addr: admin.Options().Addr}), redisv9.New(admin)
+	acquires(t, other, "busy", "holder", time.Hour)
+	joins(t, admin, holder, t.Context(), "busy", "waiter", time.Hour)
+	acquires(t, holder, "k", "holder", time.Hour)
+	done := joins(t, admin, other, t.Context(), "k", "waiter", time.Hour)
+	hears(t, admin, 2)
+	start := time.Now()
+	acquires(t, holder, "k", "holder", 300*time.Millisecond)
+	isServed(t, done, "the lock has ended")
+	assert.Less(t, time.Since(start), redislock.LookAgain/2, "told by the holder")
+}
+
 // Whoever gives up has left the queue when Lock returns, so that a lock that is released then is free.
 func TestGivingUpLeavesTheQueue(t *testing.T) {
 	t.Parallel()

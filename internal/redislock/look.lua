@@ -77,8 +77,12 @@ how = tonumber(how or 1)
 
 if take then
 	if own then -- a late copy of a request must not shorten its time
-		if entry == '' or redis.call('PTTL', locks[own]) < tonumber(ttl) then
+		local ms = redis.call('PTTL', locks[own])
+		if entry == '' or ms < tonumber(ttl) then
 			redis.call('PEXPIRE', locks[own], ttl)
+			if queue and ms > tonumber(ttl) then
+				tell(head, tonumber(ttl), step)
+			end
 		end
 	else
 		redis.call('SET', locks[take], token, 'PX', ttl)
