@@ -262,7 +262,9 @@ func (w *waiter) wait(ctx context.Context) (number int, sent time.Time, err erro
 		select {
 		case <-w.wake:
 			isOffered, at := w.locks.inbox.news(w.place)
-			if isUrgent = isOffered; !isUrgent {
+			if isUrgent = isOffered; isUrgent {
+				w.due = time.Time{} // also for the next one, if ctx has just ended
+			} else {
 				if !at.IsZero() && at.Before(w.due) { // a message may be older than the last reply
 					w.due = at
 					timer.Reset(time.Until(at))
