@@ -150,6 +150,29 @@ func TestCopyTakesTheLockLate(t *testing.T) {
 	}
 }
 
+// A copy of a look that was refused arrives when the waiter has taken the lock by a later one, and has
+// released it.
+func TestCopyOfARefusedLookArrivesLate(t *testing.T) {
+	t.Parallel()
+	admin := newClient(t, &redis.Options{Addr: testserver.Redis(t).Addr})
+	n := newLate()
+	l := newLocker(t, &redis.Options{Addr: admin.Options().Addr, Dialer: n.dial, MaxRetries: 3, ReadTimeout: time.Second})
+	other := redisv9.New(admin)
+	acquires(t, other, "busy", "holder", time.Hour)
+	joins(t, admin, l, t.Context(), "busy", "waiter", time.Hour)
+	acquires(t, other, "k", "holder", time.Hour)
+	n.hold(func(b []byte) bool { return isScript(b) && bytes.Contains(b, []byte("late-token")) })
+	done := joins(t, admin, l, t.Context(), "k", "late-token", time.Hour)
+	releases(t, other, "k", "holder")
+	isServed(t, done, "the lock was released")
+	releases(t, l, "k", "late-token")
+	n.deliver(t)
+	eventually(t, "the lock is free", func() bool {
+		ok, err := other.Acquire(t.Context(), "k", "next", time.Minute)
+		return ok && err == nil
+	})
+}
+
 // An offered lock can be inspected and broken: then the next one gets it.
 func TestBreakOffer(t *testing.T) {
 	t.Parallel()
