@@ -9,6 +9,7 @@ import (
 	"time"
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
+	"github.com/golockers/locker/internal/bytecache"
 	"github.com/golockers/locker/singleflight/slots"
 )
 
@@ -68,6 +69,10 @@ func (s *cacheStore) begin(ctx context.Context, slot *slots.Slot[[]byte], item *
 				return nil
 			}
 		} else {
+			if _, end, err := cachedValue(item); err == nil && item.Flags == cacheFlags { // which may be stale
+				left := bytecache.Sum(max(end.Sub(s.now()), 0), s.stale)
+				expires = expiration(s.now(), max(slot.Hold, left))
+			}
 			err = s.write(ctx, slot.Key, func(itemKey string) error { return s.l.client.Touch(itemKey, expires) })
 			if errors.Is(err, gomemcache.ErrCacheMiss) {
 				item = nil

@@ -50,11 +50,12 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 			}
 			if begins {
 				key := s.loadKey(slot.Key)
-				set := command{"SET", key, loadText(rand.Uint64() | 1), "PX", bytecache.Ceil(slot.Hold, time.Millisecond)}
+				hold := bytecache.Ceil(slot.Hold, time.Millisecond)
+				set := command{"SET", key, loadText(rand.Uint64() | 1), "PX", hold}
 				if !strings.HasPrefix(load, "F") {
 					set = append(set, "NX")
 				}
-				begin, begun = append(begin, set, command{"GET", key}), append(begun, slot)
+				begin, begun = append(begin, set, command{"PEXPIRE", key, hold}, command{"GET", key}), append(begun, slot)
 			}
 		}
 		if len(begin) == 0 {
@@ -64,7 +65,7 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 			return struct{}{}, err
 		}
 		for i, slot := range begun {
-			load, err := redis.String(replies[2*i+1], nil)
+			load, err := redis.String(replies[3*i+2], nil)
 			if err == nil && len(load) > 1 {
 				slot.Version, err = strconv.ParseUint(load[1:], 10, 64)
 			}
