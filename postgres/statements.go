@@ -36,7 +36,7 @@ ON CONFLICT (key) DO UPDATE SET token = $2, expires = clock_timestamp() + $3, gr
 WHERE CASE WHEN l.token <> '' AND l.expires > clock_timestamp() THEN l.token = $2
 	ELSE l.queue IS NULL OR {is overdue} OR NOT EXISTS (
 		SELECT FROM {queue} WHERE q.e->>'token' <> encode($2, 'hex') AND {is alive}) END
-RETURNING {commit}`
+RETURNING {commit}, {tell head}`
 
 	// From here on the token holds the lock by its own request, not by a grant.
 	extendSQL = `
