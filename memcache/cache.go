@@ -257,7 +257,7 @@ func cacheCall[T any](ctx context.Context, s *cacheStore, key string, inOrder bo
 // item returns an item for b that is fresh for ttl from now.
 func (s *cacheStore) item(itemKey string, b []byte, ttl time.Duration) *gomemcache.Item {
 	now := s.now()
-	fresh := now.UnixMilli() + bytecache.Ceil(ttl, time.Millisecond)
+	fresh := 1 + now.UnixMilli() + bytecache.Ceil(ttl, time.Millisecond) // UnixMilli rounds down
 	value := append(strconv.AppendInt(nil, fresh, 10), ':')
 	return &gomemcache.Item{
 		Key: itemKey, Value: append(value, b...), Flags: cacheFlags,

@@ -38,6 +38,20 @@ func newCacheStore(client *gomemcache.Client, stale, ahead time.Duration) *cache
 		now: func() time.Time { return time.Now().Add(ahead) }}
 }
 
+// A value is not fresh for less than its ttl, whatever the fraction of the millisecond at which it is stored.
+func TestCacheRoundsUp(t *testing.T) {
+	for _, fraction := range []time.Duration{0, 1, time.Microsecond, time.Millisecond - 1} {
+		now := time.Unix(1_700_000_000, 0).Add(fraction)
+		s := &cacheStore{now: func() time.Time { return now }}
+		for _, ttl := range []time.Duration{time.Millisecond, 1500 * time.Microsecond, time.Second} {
+			_, end, err := cachedValue(s.item("k", nil, ttl))
+			require.NoError(t, err)
+			assert.False(t, end.Before(now.Add(ttl)), "%v after a full millisecond, for %v", fraction, ttl)
+			assert.False(t, end.After(now.Add(ttl+2*time.Millisecond)))
+		}
+	}
+}
+
 // Whose clock is ahead finds that a value ends earlier by as much.
 func TestCacheClockSkew(t *testing.T) {
 	t.Parallel()
@@ -52,7 +66,7 @@ func TestCacheClockSkew(t *testing.T) {
 		{-time.Hour, true, true},
 		{0, true, true},
 		{30 * time.Second, true, true},
-		{time.Minute, false, true},
+		{time.Minute + time.Second, false, true},
 		{90 * time.Second, false, true},
 		{121 * time.Second, false, false},
 	} {
