@@ -28,6 +28,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/golockers/locker/internal/undo"
 )
 
 // Conn is a client library's connection that can subscribe. Receive is called on one goroutine and
@@ -71,7 +73,7 @@ type Dial func(ctx context.Context, channel string) (Conn, error)
 
 var (
 	// ErrClosed is wrapped by the error of a Dial that will never succeed again.
-	ErrClosed = errors.New("the client is closed")
+	ErrClosed = undo.ErrClosed
 
 	errLeft       = errors.New("the subscription was closed")
 	errConnecting = errors.New("not subscribed yet")

@@ -31,6 +31,10 @@ const (
 	maxDelay   = time.Second
 )
 
+// ErrClosed is wrapped by the error of a client that was closed: no request of it has an answer any
+// more.
+var ErrClosed = errors.New("the client is closed")
+
 // Work is something to undo.
 type Work struct {
 	// Owner is the Locker whose bound counts: see [Part].
@@ -42,7 +46,8 @@ type Work struct {
 
 	// Attempt tries once, and is called until it is certain that nothing is left: until it reports
 	// done, or the backend has answered for as long as a late request can live. An error means that
-	// it did not answer. The context has the caller's values and ends with the window.
+	// it did not answer; one that wraps [ErrClosed] ends the work. The context has the caller's values
+	// and ends with the window.
 	Attempt func(context.Context) (done bool, err error)
 
 	// GaveUp, if it is not nil, is called with the last error if the work ends uncertain.
@@ -76,6 +81,8 @@ func (w *Work) run(ctx context.Context) error {
 		switch {
 		case done:
 			return nil
+		case errors.Is(err, ErrClosed):
+			return err
 		case err == nil && answered.IsZero():
 			answered = time.Now()
 		case err == nil && time.Since(answered) >= Late:

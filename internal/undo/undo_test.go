@@ -3,6 +3,7 @@ package undo_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"testing"
@@ -131,6 +132,22 @@ func TestUntilCertain(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestClosedClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, gaveUp := time.Now(), error(nil)
+		require.True(t, undo.Start(t.Context(), undo.Work{
+			Owner:   "owner",
+			Window:  time.Hour,
+			Attempt: func(context.Context) (bool, error) { return false, fmt.Errorf("wrapped: %w", undo.ErrClosed) },
+			GaveUp:  func(err error) { gaveUp = err },
+		}))
+		require.NoError(t, undo.Wait(t.Context(), "owner"))
+		assert.Zero(t, time.Since(began))
+		assert.ErrorIs(t, gaveUp, undo.ErrClosed)
+		requireEmpty(t)
+	})
 }
 
 // The owners of 256 cleanups that hang do not take those of another.
