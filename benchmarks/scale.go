@@ -234,14 +234,14 @@ func standingKey(j job, i int) string {
 	return j.Key + "/" + strconv.Itoa(i)
 }
 
-// allQueue reports whether the server knows of every waiter.
+// allQueue reports whether the server knows that the process waits, for each of the locks.
 func (b *bench) allQueue(ctx context.Context, j job) (bool, error) {
 	if j.OwnKeys { // a key for each lock, and one for each queue
 		keys, err := b.redis.client.DBSize(ctx).Result()
 		return keys >= int64(2*j.Count), err
 	}
 	entries, err := b.redis.client.ZCard(ctx, "!line:locker:{locker:"+j.Key+"}").Result()
-	return entries >= int64(j.Count), err
+	return entries > 0, err // one for the process: its other waiters stand in line behind the first
 }
 
 // until polls until the condition holds.
