@@ -1,5 +1,7 @@
 package locker
 
+// The functions that run others while they hold a lock.
+
 import (
 	"context"
 	"errors"

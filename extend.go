@@ -1,5 +1,7 @@
 package locker
 
+// How a lease is extended, and what holds while an extension has no answer.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package locker
 
+// Who holds a lock: Info, and the optional interfaces for it.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package locker
 
+// When a lease is extended in the background.
+
 import (
 	"context"
 	"errors"

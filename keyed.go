@@ -1,5 +1,7 @@
 package locker
 
+// Locks that are released by name.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,8 @@
 package locker
 
+// A lease: its deadline, its loss, and what it knows. extend.go, unlock.go and keepalive.go have
+// what is done to it.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package locker
 
+// Several locks at once.
+
 import (
 	"context"
 	"errors"

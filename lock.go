@@ -1,5 +1,7 @@
 package locker
 
+// The functions that take a lock and return a lease. wait.go and poll.go have how they wait.
+
 import (
 	"context"
 	"fmt"

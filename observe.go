@@ -1,5 +1,7 @@
 package locker
 
+// What an Observer is told: the events, and how they are reported.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package locker
 
+// The Locker that reports to an Observer.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package locker
 
+// The options of an acquisition.
+
 import (
 	"errors"
 	"fmt"

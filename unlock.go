@@ -1,5 +1,7 @@
 package locker
 
+// How a lease ends with Unlock, and the extension for WithMinHold.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package locker
 
+// One acquisition: its attempts, its errors, and how what it may have taken is released.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package otellocker
 
+// The instruments: their names, units and descriptions.
+
 import (
 	"context"
 	"time"

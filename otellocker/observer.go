@@ -1,5 +1,7 @@
 package otellocker
 
+// Which metrics and spans the events of locks become.
+
 import (
 	"context"
 	"errors"

@@ -1,6 +1,7 @@
 package redislock
 
-// What is done for waiters and holders that have gone.
+// How this process takes back requests of its own that have no answer yet. How the scripts pass over a
+// waiter that has died, of any process, is in locks.lua.
 
 import (
 	"context"
