@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who waits is told whenever a lock becomes free sooner than it could know.
+// Waiters are told whenever a lock becomes free sooner than they could know.
 
 // A holder that acquires its lock again for less, or extends it for less, tells the first in the queue.
 func TestHolderShortensItsLock(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // runs. The server decides whether one of them holds a lock now: names and URLs do not tell.
 const heldVariable = "LOCKER_HELD"
 
-// mark stands for a token. Who knows it cannot release the lock.
+// mark stands for a token. It does not let anybody release the lock.
 func mark(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:12])

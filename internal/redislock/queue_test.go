@@ -257,7 +257,7 @@ func TestWorkOfAScriptIsBounded(t *testing.T) {
 	assert.EqualValues(t, 1, w.looks("alive", "", true).number)
 }
 
-// A user who may not publish frees the lock and offers it to nobody. Who waits knows that there are
+// A user who may not publish frees the lock and offers it to nobody. Waiters know that there are
 // no messages.
 func TestWithoutPublishing(t *testing.T) {
 	w := newWorld(t, 1)
