@@ -12,7 +12,7 @@ PROVE    ?= ./...
 GOREDIS  ?= 9.5.5 9.20.0 9.22.0
 # How many modules are tested at a time, how many packages of each, and how many tests of a package:
 # tests mostly wait.
-JOBS     ?= 2
+JOBS     ?= 3
 PACKAGES ?= 4
 PARALLEL ?= 8
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.
@@ -21,7 +21,7 @@ TESTFLAGS ?=
 # Every directory with a go.mod: the library and the modules nested in it.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*'))))
 # The modules whose tests take longest, which begin first.
-LONGEST := . conformance/internal/proof etcd postgres rueidis
+LONGEST := . etcd conformance/internal/proof postgres rueidis cmd/locker examples/stampede sqllock/internal/sqltest benchmarks
 # The tools understand no newer Go than they were built with, so each Go has its own.
 BIN := $(CURDIR)/bin/$(shell $(GO) env GOVERSION)
 
