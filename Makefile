@@ -12,7 +12,7 @@ PROVE    ?= ./...
 GOREDIS  ?= 9.5.5 9.20.0 9.22.0
 # How many modules are tested at a time, how many packages of each, and how many tests of a package:
 # tests mostly wait.
-JOBS     ?= 3
+JOBS     ?= 2
 PACKAGES ?= 4
 PARALLEL ?= 8
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.

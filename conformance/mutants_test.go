@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"os"
 	"runtime"
@@ -127,9 +129,13 @@ func judgeAs(t *testing.T, m mutants.Mutant, list []harness.Check, prepare func(
 	}
 	wrong := make(map[string]string)
 	s, err := harness.NewSuite(t, config(t), list)
-	if err != nil { // on a busy machine a mutant may not get as far as the checks
+	if err != nil { // on a busy machine a mutant with a time limit may not get as far as the checks
+		why := ": "
+		if errors.Is(err, context.DeadlineExceeded) {
+			why = " " + excused
+		}
 		for _, ck := range list {
-			wrong[ck.Name] = "was not judged by " + ck.Name + ": " + err.Error()
+			wrong[ck.Name] = "was not judged by " + ck.Name + why + err.Error()
 		}
 		return wrong
 	}
