@@ -33,7 +33,7 @@ type cacheBugs struct {
 	damagedStays                                            bool
 	putAlways, putInTwoSteps, versionsNeverEnd, deleteOnly  bool
 	setKeepsLoad, lookTakes, loadHidesStale, failureForever bool
-	loadHidesValue                                          bool
+	loadHidesValue, outdatedDeletes                         bool
 	ignoresContext, hidesContextError, hidesErrors, doPanic bool
 }
 
@@ -351,6 +351,9 @@ func (f *cacheFake) putSlot(key string, s *slots.Slot[string]) {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
 	load := f.store.loads[key]
+	if s.TTL < 0 && f.outdatedDeletes {
+		load.version, load.failure = s.Version, ""
+	}
 	if (load.version != s.Version || load.failure != "") && !f.putAlways {
 		return
 	}
@@ -363,6 +366,9 @@ func (f *cacheFake) putSlot(key string, s *slots.Slot[string]) {
 		return
 	}
 	f.put(key, s.Value)
+	if s.TTL < 0 {
+		delete(f.store.entries, key)
+	}
 	if f.versionsNeverEnd {
 		f.store.loads[key] = load
 	}

@@ -188,6 +188,10 @@ var cacheMutants = map[string]cacheMutant{
 		must: []string{"slots/beside-stale"},
 		may:  []string{"slots/ahead"},
 	},
+	"an outdated load deletes": {
+		bugs: cacheBugs{outdatedDeletes: true},
+		must: []string{"slots/unstored"},
+	},
 	"a load hides its value": {
 		bugs: cacheBugs{loadHidesValue: true},
 		must: []string{"slots/ahead"},

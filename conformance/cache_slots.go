@@ -47,6 +47,10 @@ func cacheSlotChecks[V any]() []cacheCheck[V] {
 			cause: "a load that takes the place of the stale value",
 		},
 		{
+			name: "slots/unstored", rule: cacheVersion, needs: keeper, run: checkSlotUnstored[V],
+			cause: "a value that lasts for no time, for which the key is deleted without comparing versions",
+		},
+		{
 			name: "slots/ahead", rule: cacheAhead, needs: keeper, run: checkSlotAhead[V],
 			cause: "a value that is not returned while its load is under way",
 		},
@@ -142,6 +146,28 @@ func checkSlotBesideStale[V any](e *cacheEnv[V]) {
 	e.a.remove(key).wantOK()
 	e.b.put(load, e.value(1)).wantRefused()
 	e.wantGone(key)
+}
+
+func checkSlotUnstored[V any](e *cacheEnv[V]) {
+	e.open(longTTL, 0)
+	end := func(load *slots.Slot[V]) cacheReply[V] {
+		return e.a.end(&slots.Slot[V]{Key: load.Key, Version: load.Version, Value: e.value(0), TTL: -1}, "no value")
+	}
+	key := e.key()
+	old := e.a.begin(key)
+	e.b.remove(key).wantOK()
+	load := e.b.begin(key)
+	end(old).wantRefused()
+	e.b.put(load, e.value(1)).wantOK()
+	end(old).wantRefused()
+	e.b.get(key).wantValue(e.value(1))
+
+	e.b.remove(key).wantOK()
+	load = e.a.begin(key)
+	end(load).wantOK()
+	e.b.get(key).wantNone()
+	e.a.put(load, e.value(1)).wantRefused()
+	e.b.get(key).wantNone()
 }
 
 func checkSlotAhead[V any](e *cacheEnv[V]) {

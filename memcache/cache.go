@@ -10,164 +10,68 @@ import (
 	"time"
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
+	"github.com/golockers/locker/cache"
 	"github.com/golockers/locker/internal/bytecache"
 	"github.com/golockers/locker/internal/inflight"
-	"github.com/golockers/locker/singleflight/slots"
 )
 
 // CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
-type CacheConfig[V any] struct {
-	// TTL is how long Get returns a value. It is rounded up to a millisecond.
-	TTL time.Duration
+type CacheConfig[V any] = cache.Config[V]
 
-	// Stale is how much longer Stale returns it.
-	Stale time.Duration
-
-	// TTLOf, if it is not nil, returns the ttl of a value in place of TTL. A value whose ttl is 0
-	// or less is not stored: Set then deletes what is there, and Add reports false.
-	TTLOf func(v V) time.Duration
-
-	// Jitter is the largest fraction by which the ttl of a value is shortened at random, from 0 to 1,
-	// so that values that were stored together do not expire together. With 0.1 a ttl of ten minutes
-	// is nine to ten.
-	Jitter float64
-
-	// Prefix is the prefix of the items' keys. The default is "cache:". It must differ from that
-	// of the locks.
-	Prefix string
-
-	// Marshal and Unmarshal convert a value to what the server stores and back. The default is
-	// encoding/json. Unmarshal must return an error for bytes that Marshal cannot have made.
-	Marshal   func(v V) ([]byte, error)
-	Unmarshal func(b []byte) (V, error)
-}
-
-// Cache keeps values in memcached, for a Loader of package singleflight or for use by itself: it is
-// a singleflight.Cache, Adder, StaleCache and Deleter, and a slots.Keeper. It is safe for concurrent
-// use.
+// Cache keeps values in memcached. The value of k is the item "cache:k", or a hash of that as for
+// locks, with the flags 1130455912 (the bytes "Cach"): the time until which it is kept, in
+// milliseconds since 1970, a colon, and what Marshal returned. Any other item is an error that names
+// the key. The server refuses an item of more than 1 MiB (its option -I) and drops the previous one.
 //
-// The value of k is the item "cache:k", or a hash of that as for locks. Its flags are 1130455912
-// (the bytes "Cach"), and it contains the time until which the value is fresh, in milliseconds
-// since 1970, a colon, and what Marshal returned. An item with other flags or without that time
-// is an error that names the key, and so is a value that Unmarshal rejects. A Loader then loads
-// the value and replaces the item.
-//
-// The server refuses an item of more than 1 MiB (its option -I) and then drops the previous one:
-// Set returns an error.
-//
-// # Absent values
-//
-// A Loader caches whatever its source returns without an error. To remember for a while that a key
-// does not exist, let the source return a value that means this, such as a nil pointer, and give
-// it a shorter ttl with TTLOf.
-//
-// # Time
-//
-// The wall clocks of the clients decide whether a value is fresh, since memcached counts whole
-// seconds, and the client cannot ask it for the time that is left. A value is fresh for its ttl
-// by the clock of the process that stored it; in a process whose clock is ahead of that one it
-// ends earlier by as much, and later in one whose clock is behind. Keep the clocks synchronized,
-// to within a fraction of the shortest ttl. The item itself expires two to three seconds after
-// the end of Stale, however wrong the clocks are. If that is more than 30 days away, the client's
-// clock decides again; if it is after 2038-01-19, the item expires on that date.
-//
-// # Requests
+// The wall clocks of the clients decide when that is, since the client cannot ask the server: where
+// the clock is ahead, a value ends earlier by as much. Keep them synchronized to within a fraction of
+// the shortest ttl. The item expires two to three seconds after the end of Stale, whatever the clocks;
+// if that is more than 30 days away they decide again, and it does by 2038-01-19.
 //
 // Each method takes one request, with three exceptions: Stale takes none if CacheConfig.Stale is 0,
-// Add beside an item takes two if that is fresh and three if it is stale, and Look takes one or two
-// more for each load that begins. While a load is under way and there is no stale value, its item is
-// in the value's place, with the flags 1282367844 (the bytes "Load").
-//
-// A method returns when its context ends, as the package documentation describes under Contexts.
-// A Set or Add whose caller has left may still take effect. Set, Add and Delete of this Cache for
-// the same key wait for it.
-type Cache[V any] struct{ values bytecache.Cache[V] }
+// Add beside an item two if that is fresh and three if it is stale, and Look one or two more for each
+// load that begins. While a load is under way and there is no stale value, its item is in the value's
+// place, with the flags 1282367844 (the bytes "Load").
+type Cache[V any] = cache.Cache[V]
 
 // NewCache returns a Cache on the servers of client. If client is nil or c is invalid, every
 // operation returns an error. The caller closes client.
 func NewCache[V any](client *gomemcache.Client, c CacheConfig[V]) *Cache[V] {
-	return &Cache[V]{bytecache.New("memcache", bytecache.Config[V](c),
-		func(prefix string, stale time.Duration) bytecache.Store {
-			return &cacheStore{l: New(client), prefix: prefix, stale: stale, now: time.Now}
-		})}
-}
-
-// Get returns the value of key if there is a fresh one.
-func (c *Cache[V]) Get(ctx context.Context, key string) (v V, ok bool, err error) {
-	return c.values.Get(ctx, key)
-}
-
-// Stale returns the value of key, fresh or not, until it has been stale for CacheConfig.Stale. If
-// that is 0, Stale finds none.
-func (c *Cache[V]) Stale(ctx context.Context, key string) (v V, ok bool, err error) {
-	return c.values.Stale(ctx, key)
-}
-
-// Set stores the value of key, whatever is there.
-func (c *Cache[V]) Set(ctx context.Context, key string, v V) error {
-	return c.values.Set(ctx, key, v)
-}
-
-// Add stores the value of key if there is no fresh one, in one atomic step, and reports whether it
-// did. If the item changes under it three times in a row, that is an error.
-func (c *Cache[V]) Add(ctx context.Context, key string, v V) (added bool, err error) {
-	return c.values.Add(ctx, key, v)
-}
-
-// Look implements [slots.Keeper].
-func (c *Cache[V]) Look(ctx context.Context, all ...*slots.Slot[V]) error {
-	return c.values.Look(ctx, all...)
-}
-
-// Put implements [slots.Keeper].
-func (c *Cache[V]) Put(ctx context.Context, all ...*slots.Slot[V]) error {
-	return c.values.Put(ctx, all...)
-}
-
-// Delete removes the value of key, fresh or stale. It is not an error if there is none.
-func (c *Cache[V]) Delete(ctx context.Context, key string) error {
-	return c.values.Delete(ctx, key)
+	return cache.New("memcache", &cacheStore{New(client), time.Now}, c)
 }
 
 // cacheStore keeps the bytes of a Cache.
 type cacheStore struct {
-	l      *Locker // for its client
-	prefix string
-	stale  time.Duration
-	now    func() time.Time
+	l   *Locker // for its client
+	now func() time.Time
 }
 
 // cacheFlags mark an item as a value of a Cache: the bytes "Cach".
 const cacheFlags = 0x43616368
 
-func (s *cacheStore) Get(ctx context.Context, key string) (b []byte, ok bool, err error) {
+func (s *cacheStore) Err() error {
+	if s.l.client == nil {
+		return errNoClient
+	}
+	return nil
+}
+
+func (s *cacheStore) Get(ctx context.Context, key string, spare time.Duration) (b []byte, ok bool, err error) {
 	item, err := s.get(ctx, key)
 	if err != nil || item == nil {
 		return nil, false, err
 	}
 	b, end, err := cachedValue(item)
-	if err != nil || !s.isFresh(end) {
+	if err != nil || !s.isFresh(end, spare) {
 		return nil, false, err
 	}
 	return b, true, nil
 }
 
-func (s *cacheStore) Stale(ctx context.Context, key string) (b []byte, ok bool, err error) {
-	if s.stale == 0 && s.l.client != nil {
-		return nil, false, nil
-	}
-	item, err := s.get(ctx, key)
-	if err != nil || item == nil {
-		return nil, false, err
-	}
-	b, end, err := cachedValue(item)
-	if err != nil || s.now().Sub(end) >= s.stale {
-		return nil, false, err
-	}
-	return b, true, nil
+// isFresh reports whether what ends then lasts for longer than spare.
+func (s *cacheStore) isFresh(end time.Time, spare time.Duration) bool {
+	return end.Sub(s.now()) > spare
 }
-
-func (s *cacheStore) isFresh(end time.Time) bool { return s.now().Before(end) }
 
 // get returns the item of key, or nil if there is none.
 func (s *cacheStore) get(ctx context.Context, key string) (*gomemcache.Item, error) {
@@ -180,18 +84,18 @@ func (s *cacheStore) get(ctx context.Context, key string) (*gomemcache.Item, err
 	return item, err
 }
 
-func (s *cacheStore) Set(ctx context.Context, key string, b []byte, ttl time.Duration) error {
+func (s *cacheStore) Set(ctx context.Context, key string, b []byte, d time.Duration) error {
 	return s.write(ctx, key, func(itemKey string) error {
-		return s.l.client.Set(s.item(itemKey, b, ttl))
+		return s.l.client.Set(s.item(itemKey, b, d))
 	})
 }
 
 // Add tries add, which memcached refuses beside a stale value. That is replaced by cas, which is
 // refused if anything has changed since it was read.
-func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Duration) (bool, error) {
+func (s *cacheStore) Add(ctx context.Context, key string, b []byte, d, spare time.Duration) (bool, error) {
 	for range passes {
 		err := s.write(ctx, key, func(itemKey string) error {
-			return s.l.client.Add(s.item(itemKey, b, ttl))
+			return s.l.client.Add(s.item(itemKey, b, d))
 		})
 		if !errors.Is(err, gomemcache.ErrNotStored) {
 			return err == nil, err
@@ -204,14 +108,14 @@ func (s *cacheStore) Add(ctx context.Context, key string, b []byte, ttl time.Dur
 			continue
 		}
 		_, end, err := cachedValue(old)
-		if err != nil || s.isFresh(end) {
+		if err != nil || s.isFresh(end, spare) {
 			return false, err
 		}
 		if old.CasID == 0 {
 			return false, errNoCAS
 		}
 		err = s.write(ctx, key, func(itemKey string) error {
-			item := s.item(itemKey, b, ttl)
+			item := s.item(itemKey, b, d)
 			item.CasID = old.CasID
 			return s.l.client.CompareAndSwap(item)
 		})
@@ -241,31 +145,30 @@ func (s *cacheStore) write(ctx context.Context, key string, request func(itemKey
 // cacheCall makes a request about key's item, inOrder after those that callers have left behind.
 func cacheCall[T any](ctx context.Context, s *cacheStore, key string, inOrder bool,
 	request func(itemKey string) (T, error)) (v T, err error) {
-	if s.l.client == nil {
-		return v, errNoClient
-	}
 	if inOrder {
 		if err := s.l.calls.Wait(ctx, key); err != nil {
 			return v, err
 		}
 	}
 	return inflight.Do(ctx, &s.l.calls, key, s.l.timeout(), func() (T, error) {
-		return request(itemKey(s.prefix, key))
+		return request(itemOf(key))
 	})
 }
 
-// item returns an item for b that is fresh for ttl from now.
-func (s *cacheStore) item(itemKey string, b []byte, ttl time.Duration) *gomemcache.Item {
+// itemOf returns the key of the item for a key of a Store, which has the prefix of a cache.
+func itemOf(key string) string { return itemKey(key[:1], key[1:]) }
+
+// item returns an item for b that is kept for d from now.
+func (s *cacheStore) item(itemKey string, b []byte, d time.Duration) *gomemcache.Item {
 	now := s.now()
-	fresh := 1 + now.UnixMilli() + bytecache.Ceil(ttl, time.Millisecond) // UnixMilli rounds down
-	value := append(strconv.AppendInt(nil, fresh, 10), ':')
+	end := 1 + now.UnixMilli() + bytecache.Ceil(d, time.Millisecond) // UnixMilli rounds down
+	value := append(strconv.AppendInt(nil, end, 10), ':')
 	return &gomemcache.Item{
-		Key: itemKey, Value: append(value, b...), Flags: cacheFlags,
-		Expiration: expiration(now, bytecache.Sum(ttl, s.stale)),
+		Key: itemKey, Value: append(value, b...), Flags: cacheFlags, Expiration: expiration(now, d),
 	}
 }
 
-// cachedValue returns what item holds, and until when that is fresh. An item that holds a load has
+// cachedValue returns what item holds, and until when that is kept. An item that holds a load has
 // none, and its end is the zero time.
 func cachedValue(item *gomemcache.Item) (b []byte, end time.Time, err error) {
 	if item.Flags == loadFlags {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	gomemcache "github.com/bradfitz/gomemcache/memcache"
-	"github.com/golockers/locker/internal/bytecache"
 	"github.com/golockers/locker/singleflight/slots"
 )
 
@@ -24,11 +23,11 @@ const loadFlags = 0x4c6f6164
 
 // Look asks for all items in one request for each server. To begin a load takes two more for each
 // key of which there is no item, and otherwise one.
-func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error {
+func (s *cacheStore) Look(ctx context.Context, spare time.Duration, all ...*slots.Slot[[]byte]) error {
 	items, err := cacheCall(ctx, s, all[0].Key, false, func(string) (map[string]*gomemcache.Item, error) {
 		keys := make([]string, len(all))
 		for i, slot := range all {
-			keys[i] = itemKey(s.prefix, slot.Key)
+			keys[i] = itemOf(slot.Key)
 		}
 		return s.l.client.GetMulti(keys)
 	})
@@ -36,11 +35,11 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 		return err
 	}
 	for _, slot := range all {
-		item := items[itemKey(s.prefix, slot.Key)]
-		slot.Err = s.look(slot, item)
+		item := items[itemOf(slot.Key)]
+		slot.Err = s.look(slot, spare, item)
 		enough := slot.Failed || slot.Found && slot.Left >= slot.Ahead
 		if slot.Err == nil && !enough && slot.Hold > 0 {
-			if err := s.begin(ctx, slot, item); err != nil {
+			if err := s.begin(ctx, slot, spare, item); err != nil {
 				return err
 			}
 		}
@@ -49,7 +48,7 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 }
 
 // begin sets the version of a slot. An item that is there already must last for as long as the load.
-func (s *cacheStore) begin(ctx context.Context, slot *slots.Slot[[]byte], item *gomemcache.Item) (err error) {
+func (s *cacheStore) begin(ctx context.Context, slot *slots.Slot[[]byte], spare time.Duration, item *gomemcache.Item) (err error) {
 	for range passes {
 		expires := expiration(s.now(), slot.Hold)
 		if item == nil {
@@ -65,13 +64,12 @@ func (s *cacheStore) begin(ctx context.Context, slot *slots.Slot[[]byte], item *
 			if item == nil {
 				continue
 			}
-			if slot.Err = s.look(slot, item); slot.Err != nil || slot.Found || slot.Failed {
+			if slot.Err = s.look(slot, spare, item); slot.Err != nil || slot.Found || slot.Failed {
 				return nil
 			}
 		} else {
 			if _, end, err := cachedValue(item); err == nil && item.Flags == cacheFlags { // which may be stale
-				left := bytecache.Sum(max(end.Sub(s.now()), 0), s.stale)
-				expires = expiration(s.now(), max(slot.Hold, left))
+				expires = expiration(s.now(), max(slot.Hold, end.Sub(s.now())))
 			}
 			err = s.write(ctx, slot.Key, func(itemKey string) error { return s.l.client.Touch(itemKey, expires) })
 			if errors.Is(err, gomemcache.ErrCacheMiss) {
@@ -91,7 +89,7 @@ func (s *cacheStore) begin(ctx context.Context, slot *slots.Slot[[]byte], item *
 }
 
 // look sets what an item, which may be nil, says of a slot's key.
-func (s *cacheStore) look(slot *slots.Slot[[]byte], item *gomemcache.Item) error {
+func (s *cacheStore) look(slot *slots.Slot[[]byte], spare time.Duration, item *gomemcache.Item) error {
 	if item == nil {
 		return nil
 	}
@@ -99,8 +97,8 @@ func (s *cacheStore) look(slot *slots.Slot[[]byte], item *gomemcache.Item) error
 	if err != nil {
 		return err
 	}
-	if left := end.Sub(s.now()); left > 0 {
-		slot.Found, slot.Value, slot.Left = true, b, left
+	if s.isFresh(end, spare) {
+		slot.Found, slot.Value, slot.Left = true, b, end.Sub(s.now())-spare
 		return nil
 	}
 	if ms, failure, failed := bytes.Cut(item.Value, []byte{':'}); failed && item.Flags == loadFlags {
@@ -129,10 +127,12 @@ func (s *cacheStore) Put(ctx context.Context, all ...*slots.Slot[[]byte]) error 
 		}
 		err := s.write(ctx, slot.Key, func(itemKey string) error {
 			item := s.item(itemKey, slot.Value, slot.TTL)
-			if slot.Failed {
-				now := s.now()
+			switch now := s.now(); {
+			case slot.Failed:
 				item.Flags, item.Expiration = loadFlags, expiration(now, slot.TTL)
 				item.Value = append(append(strconv.AppendInt(nil, now.UnixMilli(), 10), ':'), slot.Failure...)
+			case slot.TTL <= 0:
+				item.Expiration = -1 // at once
 			}
 			item.CasID = slot.Version
 			return s.l.client.CompareAndSwap(item)

@@ -33,9 +33,8 @@ func TestCacheConformance(t *testing.T) {
 }
 
 // newCacheStore returns the store of a Cache whose clock is ahead of this machine's.
-func newCacheStore(client *gomemcache.Client, stale, ahead time.Duration) *cacheStore {
-	return &cacheStore{l: New(client), prefix: "cache:", stale: stale,
-		now: func() time.Time { return time.Now().Add(ahead) }}
+func newCacheStore(client *gomemcache.Client, ahead time.Duration) *cacheStore {
+	return &cacheStore{New(client), func() time.Time { return time.Now().Add(ahead) }}
 }
 
 // A value is not fresh for less than its ttl, whatever the fraction of the millisecond at which it is stored.
@@ -57,8 +56,8 @@ func TestCacheClockSkew(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, testserver.Memcached(t).Addr)
 	ctx := t.Context()
-	writer := newCacheStore(client, time.Minute, 0)
-	require.NoError(t, writer.Set(ctx, "k", []byte("v"), time.Minute))
+	writer := newCacheStore(client, 0)
+	require.NoError(t, writer.Set(ctx, "k", []byte("v"), 2*time.Minute))
 	for _, skew := range []struct {
 		ahead        time.Duration
 		fresh, stale bool
@@ -70,15 +69,15 @@ func TestCacheClockSkew(t *testing.T) {
 		{90 * time.Second, false, true},
 		{121 * time.Second, false, false},
 	} {
-		reader := newCacheStore(client, time.Minute, skew.ahead)
-		_, ok, err := reader.Get(ctx, "k")
+		reader := newCacheStore(client, skew.ahead)
+		_, ok, err := reader.Get(ctx, "k", time.Minute)
 		require.NoError(t, err)
 		assert.Equal(t, skew.fresh, ok, "%v ahead", skew.ahead)
-		_, ok, err = reader.Stale(ctx, "k")
+		_, ok, err = reader.Get(ctx, "k", 0)
 		require.NoError(t, err)
 		assert.Equal(t, skew.stale, ok, "%v ahead", skew.ahead)
 	}
-	added, err := newCacheStore(client, time.Minute, time.Minute).Add(ctx, "k", []byte("w"), time.Minute)
+	added, err := newCacheStore(client, time.Minute).Add(ctx, "k", []byte("w"), time.Minute, time.Minute)
 	require.NoError(t, err)
 	assert.True(t, added)
 }
@@ -193,26 +192,26 @@ func TestCacheAddRepeats(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, testserver.Memcached(t).Addr)
 	ctx := context.Background()
-	stale := newCacheStore(client, time.Hour, -time.Minute) // stores what is stale already
-	require.NoError(t, stale.Set(ctx, "k", []byte("stale"), time.Second))
-	s := newCacheStore(client, time.Hour, 0)
+	stale := newCacheStore(client, -time.Minute) // stores what is stale already
+	require.NoError(t, stale.Set(ctx, "k", []byte("stale"), time.Hour+time.Second))
+	s := newCacheStore(client, 0)
 	reads, changes := 0, passes-1
 	now := s.now
 	s.now = func() time.Time { // is called for add, to see whether the item is fresh, and for cas
 		if reads++; reads%3 == 0 && changes > 0 {
 			changes--
-			require.NoError(t, stale.Set(ctx, "k", []byte(strings.Repeat("s", changes+1)), time.Second))
+			require.NoError(t, stale.Set(ctx, "k", []byte(strings.Repeat("s", changes+1)), time.Hour+time.Second))
 		}
 		return now()
 	}
-	added, err := s.Add(ctx, "k", []byte("added"), time.Minute)
+	added, err := s.Add(ctx, "k", []byte("added"), 2*time.Hour, time.Hour)
 	require.NoError(t, err)
 	assert.True(t, added)
 	assert.Zero(t, changes)
 
-	require.NoError(t, stale.Set(ctx, "k", []byte("stale"), time.Second))
+	require.NoError(t, stale.Set(ctx, "k", []byte("stale"), time.Hour+time.Second))
 	reads, changes = 0, passes
-	_, err = s.Add(ctx, "k", []byte("added"), time.Minute)
+	_, err = s.Add(ctx, "k", []byte("added"), 2*time.Hour, time.Hour)
 	assert.ErrorIs(t, err, errChanging)
 }
 
@@ -220,7 +219,7 @@ func FuzzCachedValue(f *testing.F) {
 	f.Add([]byte("1800000000000:value"))
 	f.Add([]byte(":"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := newCacheStore(nil, 0, 0)
+		s := newCacheStore(nil, 0)
 		value, end, err := cachedValue(s.item("k", b, time.Minute))
 		require.NoError(t, err)
 		assert.True(t, bytes.Equal(b, value))

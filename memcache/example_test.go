@@ -34,13 +34,10 @@ func Example() {
 	fmt.Println(pay(context.Background()))
 }
 
-// The client may have several servers: every process needs the same list, in the same order. It
-// keeps as many idle connections as there are usually concurrent calls, and waits this long for a
-// server that is down.
+// The client may have several servers: every process needs the same list, in the same order. Its
+// settings suit locks as they are.
 func ExampleNew() {
 	client := gomemcache.New(os.Getenv("MEMCACHED_ADDR"))
-	client.MaxIdleConns = 32
-	client.Timeout = time.Second
 	defer client.Close()
 
 	err := locker.Do(context.Background(), memcache.New(client), "migration", time.Minute,

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/golockers/locker/internal/bytecache"
+	"github.com/golockers/locker/cache"
 	"github.com/golockers/locker/internal/misuse"
 )
 
@@ -52,7 +52,8 @@ type CacheConfig[V any] struct {
 // and adds at most one value. So a Cache that is in use keeps no more than about twice as many
 // values as are fresh or stale, and one that is not used keeps what it has.
 type Cache[V any] struct {
-	config CacheConfig[V]
+	times cache.Config[V]
+	most  int // entries; 0: no limit
 
 	mu    sync.Mutex
 	index map[string]int // of a key in slots
@@ -85,7 +86,9 @@ func (s *cacheSlot[V]) keptUntil() time.Duration { return max(s.end, s.loadEnd) 
 const sweepSlots = 2
 
 // NewCache returns an empty Cache. If c is invalid, every operation returns an error.
-func NewCache[V any](c CacheConfig[V]) *Cache[V] { return &Cache[V]{config: c} }
+func NewCache[V any](c CacheConfig[V]) *Cache[V] {
+	return &Cache[V]{times: cache.Config[V]{TTL: c.TTL, Stale: c.Stale, TTLOf: c.TTLOf, Jitter: c.Jitter}, most: c.MaxEntries}
+}
 
 // Get returns the value of key if there is a fresh one.
 //
@@ -162,15 +165,15 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 }
 
 func (c *Cache[V]) check(ctx context.Context, operation, key string) error {
-	err := bytecache.CheckTimes(c.config.TTL, c.config.Stale, c.config.TTLOf != nil, c.config.Jitter)
-	if err == nil && c.config.MaxEntries < 0 {
-		err = misuse.New(fmt.Sprintf("CacheConfig.MaxEntries is negative: %d", c.config.MaxEntries))
+	err := c.times.Err()
+	if err == nil && c.most < 0 {
+		err = misuse.New(fmt.Sprintf("CacheConfig.MaxEntries is negative: %d", c.most))
 	}
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bytecache.Error("memory", operation, key, err)
+		return fmt.Errorf("memory: cache %s %.256q: %w", operation, key, err)
 	}
 	return nil
 }
@@ -179,14 +182,7 @@ func (c *Cache[V]) ttl(ctx context.Context, operation, key string, v V) (time.Du
 	if err := c.check(ctx, operation, key); err != nil {
 		return 0, err
 	}
-	ttl := c.config.TTL
-	if c.config.TTLOf != nil {
-		ttl = c.config.TTLOf(v)
-	}
-	if ttl <= 0 || c.config.Jitter == 0 {
-		return ttl, nil
-	}
-	return bytecache.Shorten(ttl, c.config.Jitter), nil
+	return c.times.Lifetime(v), nil
 }
 
 // put stores v for ttl, or removes what is there if ttl is not positive.
@@ -196,7 +192,7 @@ func (c *Cache[V]) put(key string, v V, ttl, now time.Duration) {
 		return
 	}
 	fresh := after(now, ttl)
-	c.enter(cacheSlot[V]{key: key, v: v, fresh: fresh, end: after(fresh, c.config.Stale), loadEnd: never}, now)
+	c.enter(cacheSlot[V]{key: key, v: v, fresh: fresh, end: after(fresh, c.times.Stale), loadEnd: never}, now)
 }
 
 // enter puts s in its key's place.
@@ -205,7 +201,7 @@ func (c *Cache[V]) enter(s cacheSlot[V], now time.Duration) {
 		c.slots[i] = s
 		return
 	}
-	if c.config.MaxEntries > 0 && len(c.slots) >= c.config.MaxEntries {
+	if c.most > 0 && len(c.slots) >= c.most {
 		c.makeRoom(now)
 	}
 	if c.index == nil {

@@ -71,7 +71,7 @@ func (c *Cache[V]) Put(ctx context.Context, all ...*slots.Slot[V]) error {
 		if err != nil {
 			return err
 		}
-		if s.Failed || ttls[i] > 0 && s.TTL > 0 {
+		if s.Failed || ttls[i] > 0 && s.TTL != 0 {
 			ttls[i] = s.TTL
 		}
 	}

@@ -18,22 +18,25 @@ import (
 // "F", for how many milliseconds that is kept, a colon and the failure. Whatever writes a value, or
 // deletes it, deletes the load.
 
-func (s *cacheStore) loadKey(key string) string { return bytecache.LoadKey(s.l.prefix, key, true) }
+func loadKey(key string) string { return bytecache.LoadKey(key, true) }
 
 func loadText(version uint64) string { return "L" + strconv.FormatUint(version, 10) }
 
-// store returns the commands that store a value, and end the load of its key.
-func (s *cacheStore) store(onServer, key string, ms int64, b []byte) []command {
-	return []command{{"PSETEX", onServer, ms, b}, {"DEL", s.loadKey(key)}}
+// store returns the commands that store a value, unless d is no time, and end the load of its key.
+func store(key string, d time.Duration, b []byte) []command {
+	if d <= 0 {
+		return []command{{"DEL", key, loadKey(key)}}
+	}
+	return []command{{"PSETEX", key, millis(d), b}, {"DEL", loadKey(key)}}
 }
 
 // Look asks for all keys in one request, and in a second one begins the loads of those that need it.
-func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error {
+func (s *cacheStore) Look(ctx context.Context, spare time.Duration, all ...*slots.Slot[[]byte]) error {
 	_, err := cacheCall(ctx, s, all[0].Key, false, func(o *operation) (struct{}, error) {
 		const each = 4
 		var ask []command
 		for _, slot := range all {
-			value, load := s.l.prefix+slot.Key, s.loadKey(slot.Key)
+			value, load := slot.Key, loadKey(slot.Key)
 			// The time that is left comes first, as in Get.
 			ask = append(ask, command{"PTTL", value}, command{"GET", value}, command{"PTTL", load}, command{"GET", load})
 		}
@@ -44,13 +47,13 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 		var begin []command
 		var begun []*slots.Slot[[]byte]
 		for i, slot := range all {
-			load, begins, err := s.look(slot, replies[i*each:(i+1)*each])
+			load, begins, err := lookAt(slot, spare, replies[i*each:(i+1)*each])
 			if err != nil {
 				return struct{}{}, err
 			}
 			if begins {
-				key := s.loadKey(slot.Key)
-				hold := bytecache.Ceil(slot.Hold, time.Millisecond)
+				key := loadKey(slot.Key)
+				hold := millis(slot.Hold)
 				set := command{"SET", key, loadText(rand.Uint64() | 1), "PX", hold}
 				if !strings.HasPrefix(load, "F") {
 					set = append(set, "NX")
@@ -78,16 +81,16 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 	return err
 }
 
-// look takes the replies for a slot. It returns the load that is kept and whether one is to begin.
-func (s *cacheStore) look(slot *slots.Slot[[]byte], replies []any) (load string, begins bool, err error) {
+// lookAt takes the replies for a slot. It returns the load that is kept and whether one is to begin.
+func lookAt(slot *slots.Slot[[]byte], spare time.Duration, replies []any) (load string, begins bool, err error) {
 	left, err := redis.Int64(replies[0], nil)
 	if err != nil {
 		return "", false, err
 	}
-	if value, err := redis.Bytes(replies[1], nil); err == nil && s.fresh(left) {
+	if value, err := redis.Bytes(replies[1], nil); err == nil && isFresh(left, spare) {
 		slot.Found, slot.Value, slot.Left = true, value, -1
 		if left >= 0 {
-			slot.Left = time.Duration(left-s.stale) * time.Millisecond
+			slot.Left = time.Duration(left)*time.Millisecond - spare
 		}
 		if left < 0 || slot.Left >= slot.Ahead || slot.Hold <= 0 {
 			return "", false, nil
@@ -118,7 +121,7 @@ func (s *cacheStore) look(slot *slots.Slot[[]byte], replies []any) (load string,
 func (s *cacheStore) Put(ctx context.Context, all ...*slots.Slot[[]byte]) error {
 	for _, slot := range all {
 		stored, err := cacheCall(ctx, s, slot.Key, false, func(o *operation) (bool, error) {
-			load := s.loadKey(slot.Key)
+			load := loadKey(slot.Key)
 			replies, err := o.do(command{"WATCH", load}, command{"GET", load})
 			if err != nil {
 				return false, err
@@ -128,9 +131,9 @@ func (s *cacheStore) Put(ctx context.Context, all ...*slots.Slot[[]byte]) error 
 				o.watching = err != nil
 				return false, err
 			}
-			commands := s.store(o.key, slot.Key, s.lifetime(slot.TTL), slot.Value)
+			commands := store(slot.Key, slot.TTL, slot.Value)
 			if slot.Failed {
-				ms := bytecache.Ceil(slot.TTL, time.Millisecond)
+				ms := millis(slot.TTL)
 				commands = []command{{"PSETEX", load, ms, "F" + strconv.FormatInt(ms, 10) + ":" + slot.Failure}}
 			}
 			results, err := o.multi(commands...)

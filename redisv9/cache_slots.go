@@ -20,7 +20,7 @@ import (
 // the failure. Whatever writes a value, or deletes it, deletes the load.
 
 // putCached stores ARGV[1] for ARGV[2] milliseconds: as the value of KEYS[1], or if ARGV[5] is 1 as
-// its load, KEYS[2]. It does so if ARGV[3] is empty; or it is "+" and there is no fresh value, that
+// its load, KEYS[2]. With 0 milliseconds it deletes both. It does so if ARGV[3] is empty; or it is "+" and there is no fresh value, that
 // is, one that lasts for more than ARGV[4] milliseconds or has no expiry (-1); or it is the load.
 const putCached = `
 local how = ARGV[3]
@@ -36,7 +36,11 @@ if ARGV[5] == '1' then
 	redis.call('set', KEYS[2], ARGV[1], 'px', ARGV[2])
 	return 1
 end
-redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+if ARGV[2] == '0' then
+	redis.call('del', KEYS[1])
+else
+	redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+end
 if KEYS[2] then
 	redis.call('del', KEYS[2])
 end
@@ -90,45 +94,35 @@ var putCachedScript, lookCachedScript = redis.NewScript(putCached), redis.NewScr
 
 // keys returns the keys on the server for a key: its value, and its load if it can have one.
 func (s *cacheStore) keys(key string) []string {
-	if load := bytecache.LoadKey(s.prefix, key, s.single); load != "" {
-		return []string{s.prefix + key, load}
+	if load := bytecache.LoadKey(key, s.single); load != "" {
+		return []string{key, load}
 	}
-	return []string{s.prefix + key}
+	return []string{key}
 }
 
-// put runs putCached. how is a version, always or ifNotFresh.
-func (s *cacheStore) put(p *payload, key, how string, ms int64, isFailure bool) (bool, error) {
-	request := func(command, script string) []any { return s.putRequest(command, script, p, key, how, ms, isFailure) }
-	n, err := s.l.do(p.Sending, request("evalsha", putCachedScript.Hash())...)
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		n, err = s.l.do(p.Sending, request("eval", putCached)...)
-	}
-	return n == int64(1), err
-}
-
-func (s *cacheStore) putRequest(command, script string, p *payload, key, how string, ms int64, isFailure bool) []any {
+// request returns a request that runs a script for a key.
+func (s *cacheStore) request(command, script, key string, args ...any) []any {
 	keys := s.keys(key)
 	request := []any{command, script, len(keys)}
 	for _, k := range keys {
 		request = append(request, k)
 	}
-	failure := 0
-	if isFailure {
-		failure = 1
-	}
-	return append(request, p, ms, how, s.stale, failure)
+	return append(request, args...)
 }
 
-func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error {
-	return s.batch(ctx, lookCachedScript, lookCached, all, func(_ int, slot *slots.Slot[[]byte], command, script string) []any {
-		keys := s.keys(slot.Key)
-		request := []any{command, script, len(keys)}
-		for _, k := range keys {
-			request = append(request, k)
-		}
-		return append(request, s.stale, bytecache.Ceil(slot.Since, time.Millisecond),
-			bytecache.Ceil(slot.Hold, time.Millisecond), loadText(rand.Uint64()|1),
-			bytecache.Ceil(slot.Ahead, time.Millisecond))
+// put runs putCached. how is always or ifNotFresh.
+func (s *cacheStore) put(p *payload, key, how string, d, spare time.Duration) (bool, error) {
+	args := []any{p, millis(d), how, millis(spare), 0}
+	n, err := s.l.do(p.Sending, s.request("evalsha", putCachedScript.Hash(), key, args...)...)
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		n, err = s.l.do(p.Sending, s.request("eval", putCached, key, args...)...)
+	}
+	return n == int64(1), err
+}
+
+func (s *cacheStore) Look(ctx context.Context, spare time.Duration, all ...*slots.Slot[[]byte]) error {
+	return s.batch(ctx, lookCachedScript, lookCached, all, func(_ int, slot *slots.Slot[[]byte]) []any {
+		return []any{millis(spare), millis(slot.Since), millis(slot.Hold), loadText(rand.Uint64() | 1), millis(slot.Ahead)}
 	}, func(slot *slots.Slot[[]byte], reply any) error {
 		fields, _ := reply.([]any)
 		if len(fields) == 0 {
@@ -161,7 +155,7 @@ func (s *cacheStore) Look(ctx context.Context, all ...*slots.Slot[[]byte]) error
 		case kind != "F" && ok:
 			slot.Found, slot.Value, slot.Left = true, []byte(text), -1
 			if ms >= 0 {
-				slot.Left = time.Duration(ms-s.stale) * time.Millisecond
+				slot.Left = time.Duration(ms)*time.Millisecond - spare
 			}
 		case kind == "F":
 			slot.Failed, slot.Failure, slot.Age = true, text, time.Duration(ms)*time.Millisecond
@@ -178,17 +172,17 @@ func loadText(version uint64) string { return "L" + strconv.FormatUint(version, 
 
 func (s *cacheStore) Put(ctx context.Context, all ...*slots.Slot[[]byte]) error {
 	payloads := make([]*payload, len(all))
-	return s.batch(ctx, putCachedScript, putCached, all, func(i int, slot *slots.Slot[[]byte], command, script string) []any {
-		value, ms := slot.Value, s.lifetime(slot.TTL)
+	return s.batch(ctx, putCachedScript, putCached, all, func(i int, slot *slots.Slot[[]byte]) []any {
+		value, ms, isFailure := slot.Value, max(millis(slot.TTL), 0), 0
 		if slot.Failed {
-			ms = bytecache.Ceil(slot.TTL, time.Millisecond)
+			isFailure = 1
 			value = append(append([]byte("F"), strconv.FormatInt(ms, 10)...), ':')
 			value = append(value, slot.Failure...)
 		}
 		if payloads[i] == nil {
 			payloads[i] = newPayload(ctx, slot.Key, value)
 		}
-		return s.putRequest(command, script, payloads[i], slot.Key, loadText(slot.Version), ms, slot.Failed)
+		return []any{payloads[i], ms, loadText(slot.Version), 0, isFailure}
 	}, func(slot *slots.Slot[[]byte], reply any) error {
 		slot.Stored = reply == int64(1)
 		return nil
@@ -197,7 +191,7 @@ func (s *cacheStore) Put(ctx context.Context, all ...*slots.Slot[[]byte]) error 
 
 // batch runs a script for each slot, in one request, and takes the replies.
 func (s *cacheStore) batch(ctx context.Context, script *redis.Script, source string, all []*slots.Slot[[]byte],
-	request func(i int, slot *slots.Slot[[]byte], command, script string) []any,
+	args func(i int, slot *slots.Slot[[]byte]) []any,
 	take func(slot *slots.Slot[[]byte], reply any) error) error {
 	sending := redislock.NewSending(ctx, all[0].Key)
 	replies, err := redislock.Call(&s.l.locks.Caller, sending, func() ([]*redis.Cmd, error) {
@@ -207,7 +201,7 @@ func (s *cacheStore) batch(ctx context.Context, script *redis.Script, source str
 			pipe := s.l.client.Pipeline()
 			for i, slot := range all {
 				if again == 0 || redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
-					replies[i] = pipe.Do(sending.Ctx, request(i, slot, command, text)...)
+					replies[i] = pipe.Do(sending.Ctx, s.request(command, text, slot.Key, args(i, slot)...)...)
 				}
 			}
 			if _, err := pipe.Exec(sending.Ctx); err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {

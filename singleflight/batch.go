@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/golockers/locker"
 	"github.com/golockers/locker/singleflight/slots"
 )
 
@@ -169,11 +170,21 @@ func (m *member[V]) call(ctx context.Context, key string, source batchSource[V])
 // batchSource is the source of a batch Loader.
 type batchSource[V any] func(ctx context.Context, keys []string) (map[string]V, error)
 
-// call calls the source for several keys. Its context has the values of the first one's, and ends when
-// all of theirs have.
+// call calls the source for several keys. Its context has the values of the first one's and the leases
+// of all, and ends when all of theirs have.
 func (source batchSource[V]) call(all []*sourced[V]) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(all[0].ctx))
+	values := context.WithoutCancel(all[0].ctx)
+	var leases locker.Leases
+	for _, s := range all[1:] {
+		if h, _ := s.ctx.Value(holdingKey{}).(*holding); h != nil {
+			leases = append(leases, h.lease)
+		}
+	}
+	held, end := leases.Context(values)
+	defer end()
+	ctx, cancel := context.WithCancel(values)
 	defer cancel()
+	ctx = &holding{Context: ctx, carried: held}
 	var running atomic.Int64
 	running.Store(int64(len(all)))
 	keys := make([]string, len(all))
@@ -185,13 +196,13 @@ func (source batchSource[V]) call(all []*sourced[V]) {
 			}
 		})()
 	}
-	values, err := source(ctx, keys)
+	loaded, err := source(ctx, keys)
 	if err == nil {
 		err = ErrNotLoaded
 	}
 	for _, s := range all {
 		var ok bool
-		if s.v, ok = values[s.key]; !ok {
+		if s.v, ok = loaded[s.key]; !ok {
 			s.err = err
 		}
 	}

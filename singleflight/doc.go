@@ -27,6 +27,22 @@
 // the work itself, one at a time: [locker.Do], with package cohort around the backend's Locker if
 // many goroutines want the lock.
 //
+// # Sources
+//
+// The context of a source has the values of the first caller's, but not its cancellation: a load whose
+// callers have all left goes on and is stored. It ends only when no caller waits any more and either
+// [WithMaxHold] has passed or [Loader.Forget] or [Loader.Close] was called.
+//
+// It carries the lease of the load (see [locker.FromContext]), and the first caller's leases until that
+// caller leaves. The [locker.ErrDeadlock] that results from the latter reaches no caller without them:
+// such a caller loads again. So what a source gets from another Loader on the same Locker, for a key whose
+// lock is that of its own load, is what is in that Loader's cache, or otherwise ErrDeadlock with both
+// keys. Calling Load for the same key on the same Loader is an error.
+//
+// This is not noticed, and the callers wait until their contexts end or [WithMaxWait] is over: sources
+// that wait for each other over different Lockers, in different processes, without the context that they
+// were given, or in a cycle of loads of several keys that different callers have begun.
+//
 // # Errors
 //
 // An error of the source goes unchanged to the callers that waited for that load and is not
@@ -100,6 +116,12 @@
 // A lock that the backend has lost counts as held until the next extension finds out, up to a third
 // of LockTTL later. During that time later callers in that process join the load, whatever the cache.
 // Callers that have joined get the value whenever the load ends.
+//
+// If Update cannot delete the value within [WithBackendTimeout], this process no longer reads the key
+// from the cache: it calls the source until it has stored a new value. In the background it tries again
+// to delete the old one, first after [WithOutagePause] and then less and less often, down to every 30
+// seconds. Other processes may return the old value until either succeeds. A Loader remembers up to
+// 65,536 such keys. When it has that many, Update of another key returns an error without calling change.
 //
 // So give the values a lifetime as well: it bounds how long an old value lasts in these cases.
 //

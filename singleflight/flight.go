@@ -19,16 +19,16 @@ type flight[V any] struct {
 	first  context.Context // the first caller's
 	ending atomic.Pointer[ending]
 	asking atomic.Pointer[request] // the latest request to a backend, of a Loader
+	held   atomic.Pointer[holding] // the lock of a load whose source is called
 
 	// Guarded by group.mu.
-	done      chan struct{} // closed when the flight has finished; nil as long as nothing waits for that
-	before    *flight[V]    // an abandoned flight, for which this one waits before it calls fn; see unwindTime
-	abandoned int64         // the instant at which this flight was abandoned
-	callers   int32         // waiting for the result
-	place     place         // the field of its key's entry that refers to it
-	detached  bool          // goes on, and stays open, without callers
-	begun     bool          // fn was called, or is about to be
-	finished  bool          // the result is final
+	done     chan struct{} // closed when the flight has finished; nil as long as nothing waits for that
+	before   *flight[V]    // an abandoned flight, for which this one waits before it calls fn; see unwindTime
+	callers  int32         // waiting for the result
+	place    place         // the field of its key's entry that refers to it
+	detached bool          // goes on, and stays open, without callers
+	begun    bool          // fn was called, or is about to be
+	finished bool          // the result is final
 
 	canEnd bool // whether the first caller can leave; if not, fn's context cannot end either
 
@@ -86,7 +86,7 @@ func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 // begin waits a moment for the abandoned flight before this one. It reports false if this flight
 // was abandoned in the meantime; fn is then not called.
 func (f *flight[V]) begin() bool {
-	if rest := unwindTime - time.Duration(instant(time.Now())-f.before.abandoned); rest > 0 {
+	if rest := unwindTime - time.Duration(instant(time.Now())-f.before.end().abandoned); rest > 0 {
 		timer := time.NewTimer(rest)
 		defer timer.Stop()
 		select {
@@ -238,7 +238,7 @@ func (f *flight[V]) abandonAndUnlock() {
 	if abandoned && f.place == open {
 		f.remove()
 		if f.begun {
-			f.abandoned, f.place = instant(time.Now()), unwinding
+			f.end().abandoned, f.place = instant(time.Now()), unwinding
 			g.keys.set(f.key, entry[V]{unwinding: f})
 		}
 	}

@@ -16,13 +16,14 @@ import (
 // Its Value returns the flight itself for its Group as the key, which is how Group.within finds it.
 //
 // It carries the first caller's leases only until that caller leaves: while it waits for fn, fn
-// must not wait for a lock that it holds.
+// must not wait for a lock that it holds. That of a load also carries the lease of its lock.
 
 // ending is the context that a flight delegates to if it can end. It comes from package context,
 // so that derived contexts need no goroutine.
 type ending struct {
 	context.Context
-	cancel context.CancelFunc
+	cancel    context.CancelFunc
+	abandoned int64 // the instant at which the flight was, guarded by group.mu
 }
 
 // end returns the flight's ending, which it creates if there is none yet.
@@ -55,11 +56,14 @@ func (f *flight[V]) Err() error {
 }
 
 func (f *flight[V]) Value(key any) any {
+	held := f.held.Load()
 	switch {
 	case key == any(f.group):
 		return f
-	case key == (leasectx.Key{}) && f.first.Err() != nil:
-		return nil
+	case held != nil && (key == (leasectx.Key{}) || key == (holdingKey{})):
+		return held.Value(key)
+	case key == (leasectx.Key{}):
+		return (*inherited[V])(f).Value(key)
 	case f.canEnd:
 		// Package context finds the nearest context that can end in this way. That must not be the
 		// first caller's.
@@ -72,11 +76,16 @@ func (f *flight[V]) Value(key any) any {
 func (f *flight[V]) String() string { return "singleflight " + strconv.Quote(f.key) }
 
 // inherited is the part of the first caller's context that a flight's context has: the values
-// alone.
+// alone, and the leases only until that caller leaves.
 type inherited[V any] flight[V]
 
 func (c *inherited[V]) Deadline() (deadline time.Time, ok bool) { return }
 func (c *inherited[V]) Done() <-chan struct{}                   { return nil }
 func (c *inherited[V]) Err() error                              { return nil }
-func (c *inherited[V]) Value(key any) any                       { return c.first.Value(key) }
-func (c *inherited[V]) String() string                          { return (*flight[V])(c).String() }
+func (c *inherited[V]) Value(key any) any {
+	if key == (leasectx.Key{}) && c.first.Err() != nil {
+		return nil
+	}
+	return c.first.Value(key)
+}
+func (c *inherited[V]) String() string { return (*flight[V])(c).String() }

@@ -9,21 +9,16 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/internal/leasectx"
 	"github.com/golockers/locker/singleflight/slots"
 )
 
 // Loader fills a cache: of all callers in the fleet that miss a key at the same time, one loads
 // it from the source, and the others get the value that it stored.
 //
-// A load takes these steps: join a load that is in progress in this process; read the cache; try
-// the lock; read the cache again under the lock, and take a version there; call the source; hand the
-// value to the callers in this process; store it, if the version is still the present one; release
-// the lock. The callers do not wait for the last two steps. A
-// caller that arrives while the value is being stored gets that value.
-//
-// A process that does not get the lock waits for the value or the failure in the cache, woken by the
-// release if the Locker is a [locker.Watcher], and otherwise polling.
+// A load takes these steps: join a load that is in progress in this process; look in the cache; try the
+// lock, and wait for the value if another process has it; look again, and take a version there; call the
+// source; give the value to the callers; store it, if the version is still the present one; release the
+// lock. The callers do not wait for the last two steps. A caller that comes meanwhile gets the value.
 //
 // A Loader keeps nothing for a key that is not being loaded, unless [Loader.Update] could not
 // delete its value. Create one with [NewLoader], and close it before the process ends.
@@ -53,19 +48,14 @@ type Loader[V any] struct {
 	lifetime  lifetime
 }
 
-// NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key
-// has the name of the key. Loaders that load different things and share a Locker need different
-// keys, or [WithKeyPrefix]. Without a source, or if the Locker or the Cache can never work, such as a
-// nil one, every Load that needs it returns an error.
+// NewLoader returns a Loader that fills c from source, under the locks of l. The lock of a key and its
+// value in c have the name of the key. Loaders that load different things and share a Locker or a Cache
+// need [WithKeyPrefix], or different keys. Without a source, or if the Locker or the Cache can never
+// work, such as a nil one, every Load that needs it returns an error.
 //
-// source's context has the values of the first caller's, but not its cancellation: a load whose
-// callers have all left goes on and is stored. It carries that caller's leases (see
-// [locker.FromContext]) only until the caller leaves, and the [locker.ErrDeadlock] that results
-// from them reaches no caller without them: such a caller loads again. That of a refresh carries
-// none. source's context ends only when no caller waits any more and either [WithMaxHold] has
-// passed or [Loader.Forget] or [Loader.Close] was called. If there is nothing for a key, the source
-// may return a value, which is cached, or an error, which is not. If the source panics when all its
-// callers have left, the program ends.
+// The context of source is described in the package documentation, under Sources. If there is nothing
+// for a key, source may return a value, which is cached, or an error, which is not. If it panics when
+// all its callers have left, the program ends.
 func NewLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Context, key string) (V, error),
 	opts ...LoaderOption) *Loader[V] {
 	loader := newLoader(l, c, source, opts)
@@ -89,105 +79,19 @@ func newLoader[V any](l locker.Locker, c Cache[V], source func(ctx context.Conte
 
 // Load returns the value of key from the cache, or loads it. All callers of a key in this process
 // share the result of the first one. Each leaves promptly when its ctx ends, with ctx's error. A
-// load that its callers have left goes on, and a later caller joins it. A panic of the source
-// reaches the callers as one in [Group.Do] does. After [Loader.Close] the error is
-// [locker.ErrClosed].
+// load that its callers have left goes on. A panic of the source reaches the callers as one in
+// [Group.Do] does. After [Loader.Close] the error is [locker.ErrClosed].
 //
 // An error of the source goes unchanged to the callers that waited for that load, or to those in
 // other processes as a [*RemoteError], and is not cached. If a backend does not answer, Load calls the
-// source without it. The package documentation describes both, under Errors and Outages.
+// source without it. See Errors and Outages in the package documentation.
 //
 // A key has 1 to 1,024 bytes, including the prefix of [WithKeyPrefix]; any other is
-// [locker.ErrInvalidKey]. Calling Load for the same key from within the source with its context
-// is an error. If ctx carries the lock of key (see [locker.FromContext]), Load returns what is in
-// the cache, and otherwise [locker.ErrDeadlock]: it would wait for its own caller.
+// [locker.ErrInvalidKey]. If ctx carries the lock of key, Load returns what is in the cache, and
+// otherwise [locker.ErrDeadlock]: see Sources there.
 func (l *Loader[V]) Load(ctx context.Context, key string) (V, error) {
 	v, _, err := l.call(ctx, key)
 	return v, err
-}
-
-// call is Load. shared reports whether more than one caller in this process got the result.
-func (l *Loader[V]) call(ctx context.Context, key string) (v V, shared bool, err error) {
-	if !l.acceptsUnobserved(key) {
-		if _, ok := ctx.(*observation); !ok && l != nil && l.observe != nil {
-			return l.loadObserved(ctx, key)
-		}
-		if err := l.check(key); err != nil {
-			return v, false, loadError(key, err)
-		}
-	}
-	return l.join(ctx, key, nil, false)
-}
-
-// join returns the result of the flight of key, which it begins if there is none: as a member of a
-// batch, if m is not nil, which may have read the cache already.
-func (l *Loader[V]) join(ctx context.Context, key string, m *member[V], haveRead bool) (v V, shared bool, err error) {
-	if m != nil {
-		if err := l.check(key); err != nil {
-			return v, false, loadError(key, err)
-		}
-	}
-	if l.carriesLock(ctx, key) {
-		v, err = l.loadHeld(ctx, key)
-		return v, false, err
-	}
-	for {
-		alone := l.forgotten.has(key) && ctx.Err() == nil
-		if alone { // a read that began before this call may be older than what followed Forget
-			if v, err := l.readAlone(ctx, key); err == nil {
-				return v, false, nil
-			}
-		}
-		v, shared, err := l.group.call(ctx, key, true, func(ctx context.Context) (V, error) {
-			if m != nil {
-				return l.loadIn(ctx, key, m, alone, haveRead)
-			}
-			return l.load(ctx, key, alone)
-		})
-		if err == nil {
-			return v, shared, nil
-		}
-		again, err := l.settled(ctx, key, err)
-		if !again {
-			return v, shared, err
-		}
-	}
-}
-
-// settled returns what the error of a flight is for a caller of it, or reports that the caller has to
-// call again.
-func (l *Loader[V]) settled(ctx context.Context, key string, err error) (again bool, _ error) {
-	if of, ok := err.(*leaseError); ok {
-		if leasectx.Of(ctx) != of.leases && ctx.Err() == nil {
-			return true, nil // the source may wait for those locks on behalf of this caller
-		}
-		err = of.error
-	}
-	switch {
-	case err == errReadAlone:
-		return true, nil
-	case ctx.Err() != nil:
-		l.gaveUp(&l.group, key)
-	default:
-		if closed := l.lifetime.errCut(err); closed != nil {
-			err = loadError(key, closed)
-		}
-	}
-	return false, err
-}
-
-// joinOpen is call if a flight of key is open that the caller may join. It costs little, since a
-// thousand callers may do it.
-func (l *Loader[V]) joinOpen(ctx context.Context, key string) (v V, shared, joined bool, err error) {
-	if !l.acceptsUnobserved(key) || l.forgotten.has(key) || l.carriesLock(ctx, key) {
-		return v, false, false, nil
-	}
-	v, shared, joined, err = l.group.callOpen(ctx, key)
-	if err == nil {
-		return v, shared, joined, nil
-	}
-	again, err := l.settled(ctx, key, err)
-	return v, shared, !again, err
 }
 
 // Forget makes sure that what loads in progress in this process have read is neither stored nor
@@ -267,6 +171,9 @@ func (l *Loader[V]) check(key string) error {
 	}
 	return nil
 }
+
+// name returns what the lock of key, and its value in the cache, are named.
+func (l *Loader[V]) name(key string) string { return l.keyPrefix + key }
 
 // maxKey is the length of the longest key that a Locker takes.
 const maxKey = 1024

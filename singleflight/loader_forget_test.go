@@ -203,7 +203,7 @@ func TestForgetJustBeforeTheFlight(t *testing.T) {
 		p := newBackend().process()
 		l := NewLoader(p.locker(), p.cache(), p.slowly(0, "fresh"))
 		l.Forget("k")
-		_, err := l.load(t.Context(), "k", false)
+		_, err := l.load(t.Context(), "k", nil, false, false)
 		require.Equal(t, errReadAlone, err)
 		require.Empty(t, p.all())
 	})

@@ -168,7 +168,7 @@ func TestLoadWithinDo(t *testing.T) {
 			p.onGet = nil
 			require.Zero(t, time.Since(start))
 
-			b.set("k", "there")
+			b.set("lock/k", "there")
 			v, err = l.Load(held, "k")
 			require.NoError(t, err)
 			require.Equal(t, "there", v)

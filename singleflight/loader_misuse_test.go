@@ -19,6 +19,7 @@ import (
 	"github.com/golockers/locker/redigo"
 	"github.com/golockers/locker/redisv9"
 	"github.com/golockers/locker/semaphore"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 // The longest durations are options like any other: nothing overflows under contention, in an
@@ -102,6 +103,26 @@ func (c panicky) Delete(_ context.Context, key string) error {
 	return nil
 }
 
+// panickyKeeper is a cache one of whose methods panics.
+type panickyKeeper struct {
+	*memory.Cache[string]
+	in string
+}
+
+func (c panickyKeeper) Look(ctx context.Context, all ...*slots.Slot[string]) error {
+	if c.in == "Look" {
+		panic(errors.New("in Look"))
+	}
+	return c.Cache.Look(ctx, all...)
+}
+
+func (c panickyKeeper) Put(ctx context.Context, all ...*slots.Slot[string]) error {
+	if c.in == "Put" {
+		panic(errors.New("in Put"))
+	}
+	return c.Cache.Put(ctx, all...)
+}
+
 // A panic of the cache while it stores or deletes is an error, and not the end of the process.
 func TestCachePanics(t *testing.T) {
 	t.Run("storing", func(t *testing.T) {
@@ -148,6 +169,50 @@ func TestCachePanics(t *testing.T) {
 			time.Sleep(time.Minute)
 			requireIdle(t, l, b, "k")
 		})
+	})
+	t.Run("deleting later", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBackend()
+			p := b.process()
+			down, c := errors.New("down"), panicky{p.addCache(), "Delete", new(atomic.Bool)}
+			l := NewLoader(p.locker(), c, p.slowly(time.Second, "fresh"))
+			requirePanic(t, l.Update(t.Context(), "k", func(context.Context) error { return down }), "in Delete")
+			time.Sleep(10 * time.Second) // in the background, again and again
+			require.NoError(t, l.Close(t.Context()))
+		})
+	})
+	t.Run("a keeper", func(t *testing.T) {
+		for _, fails := range []error{nil, errors.New("it failed")} {
+			for _, in := range []string{"Put", "Look"} {
+				for _, load := range []func(context.Context, *Loader[string]) error{
+					func(ctx context.Context, l *Loader[string]) error { _, err := l.Load(ctx, "k"); return err },
+					func(ctx context.Context, l *Loader[string]) error {
+						_, err := l.LoadMany(ctx, []string{"k", "l"})
+						return err
+					},
+				} {
+					synctest.Test(t, func(t *testing.T) {
+						m := memory.NewCache(memory.CacheConfig[string]{TTL: time.Hour})
+						stored := make(chan LoadEvent, 10)
+						l := NewLoader(memory.New(), panickyKeeper{m, in}, func(context.Context, string) (string, error) { return "v", fails },
+							WithLoadObserver(func(_ context.Context, e LoadEvent) {
+								if e.Kind == StoreFailed {
+									stored <- e
+								}
+							}))
+						if err := load(t.Context(), l); fails != nil {
+							require.ErrorIs(t, err, fails)
+						} else {
+							require.NoError(t, err)
+						}
+						if in == "Put" && fails == nil {
+							requirePanic(t, (<-stored).Err, "in Put")
+						}
+						require.NoError(t, l.Close(t.Context()))
+					})
+				}
+			}
+		}
 	})
 	t.Run("TTLOf of a nil pointer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

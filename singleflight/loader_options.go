@@ -14,7 +14,7 @@ type loaderOptions struct {
 	backendTimeout, outagePause time.Duration
 	maxRefreshes                int
 	failClosed                  bool
-	keyPrefix                   string // of the locks
+	keyPrefix                   string // of the locks and the values
 	refreshAhead                time.Duration
 	slotTTL                     time.Duration // of values, if this is the Loader of a Fleet; otherwise 0
 	sentinels                   []error
@@ -103,10 +103,10 @@ func WithFailClosed() LoaderOption {
 	return func(o *loaderOptions) { o.failClosed = true }
 }
 
-// WithKeyPrefix sets a prefix for the names of the locks: the lock of a key is named prefix +
-// key. With different prefixes, Loaders that load different things can share a Locker and use the
-// same keys. The Cache sees the key alone. The default is no prefix. All processes of the fleet
-// must use the same one.
+// WithKeyPrefix sets a prefix for the names of the locks and of the cached values: those of a key are
+// named prefix + key. With different prefixes, Loaders that load different things can share a Locker
+// and a Cache, and use the same keys. The source and the observer see the key alone. The default is no
+// prefix. All processes of the fleet must use the same one.
 func WithKeyPrefix(prefix string) LoaderOption {
 	return func(o *loaderOptions) { o.keyPrefix = prefix }
 }

@@ -99,7 +99,7 @@ func (l *Loader[V]) loadMany(ctx context.Context, keys []string, values map[stri
 			r := &results[i]
 			r.err = &exitError{key} // unless call returns
 			r.err = recovered(key, func() (err error) {
-				r.v, err = l.loadMember(ctx, key, &member[V]{batch: b, index: i}, haveRead)
+				r.v, err = l.joinMember(ctx, key, &member[V]{batch: b, index: i}, haveRead)
 				return err
 			})
 		})
@@ -121,9 +121,10 @@ func (l *Loader[V]) loadMany(ctx context.Context, keys []string, values map[stri
 // could not.
 func (l *Loader[V]) readMany(ctx context.Context, keys []string, values map[string]V) (missing []string, haveRead bool) {
 	var all []*slots.Slot[V]
+	var asked []string
 	for _, key := range keys {
 		if l.check(key) == nil && !l.outdated.has(key) && !l.forgotten.has(key) && l.cacheBreaker.allows(key) {
-			all = append(all, &slots.Slot[V]{Key: key})
+			all, asked = append(all, &slots.Slot[V]{Key: l.name(key)}), append(asked, key)
 		}
 	}
 	if len(all) == 0 {
@@ -131,26 +132,26 @@ func (l *Loader[V]) readMany(ctx context.Context, keys []string, values map[stri
 	}
 	// In a flight of its own, which the caller can leave.
 	var g Group[struct{}]
-	_, _, err := g.call(ctx, all[0].Key, false, func(flight context.Context) (struct{}, error) {
+	_, _, err := g.call(ctx, asked[0], false, func(flight context.Context) (struct{}, error) {
 		began := time.Now()
 		r := l.requestOf(flight, ctx, began, &l.cacheBreaker)
 		defer r.Cancel()
-		err := recovered(all[0].Key, func() error { return l.keeper.Look(r, all...) })
+		err := recovered(asked[0], func() error { return l.keeper.Look(r, all...) })
 		switch {
 		case err == nil:
-			l.cacheBreaker.succeeded(all[0].Key, began)
+			l.cacheBreaker.succeeded(asked[0], began)
 		case r.Err() == nil || time.Since(began) >= l.cacheBreaker.patience():
-			_ = l.cacheBreaker.failed(r, all[0].Key, began, err)
+			_ = l.cacheBreaker.failed(r, asked[0], began, err)
 		}
 		return struct{}{}, err
 	})
 	if err != nil {
 		return keys, false
 	}
-	for _, s := range all {
-		if s.Found && s.Err == nil && !l.outdated.has(s.Key) {
-			l.refreshIfDue(ctx, s)
-			values[s.Key] = s.Value
+	for i, s := range all {
+		if key := asked[i]; s.Found && s.Err == nil && !l.outdated.has(key) {
+			l.refreshIfDue(ctx, key, s)
+			values[key] = s.Value
 		}
 	}
 	for _, key := range keys {
@@ -161,9 +162,9 @@ func (l *Loader[V]) readMany(ctx context.Context, keys []string, values map[stri
 	return missing, true
 }
 
-// loadMember is Load for a member of a batch. haveRead reports whether the key was read just now, and
+// joinMember is Load for a member of a batch. haveRead reports whether the key was read just now, and
 // not found.
-func (l *Loader[V]) loadMember(ctx context.Context, key string, m *member[V], haveRead bool) (v V, err error) {
+func (l *Loader[V]) joinMember(ctx context.Context, key string, m *member[V], haveRead bool) (v V, err error) {
 	defer m.leaveUnstarted()
 	o := &observation{Context: ctx, joined: m.leave}
 	if l == nil || l.observe == nil {

@@ -43,29 +43,13 @@ const (
 	StoreFailed                                         // a value that the source returned could not be stored, or not in time
 )
 
+var loadEventKinds = [...]string{"hit", "joined", "waited", "stale", "loaded", "loaded-unlocked", "load-failed",
+	"refreshed", "refresh-failed", "store-failed"}
+
 // String returns a name for logs and metrics, such as "hit" or "loaded-unlocked".
 func (k LoadEventKind) String() string {
-	switch k {
-	case LoadHit:
-		return "hit"
-	case LoadJoined:
-		return "joined"
-	case LoadWaited:
-		return "waited"
-	case LoadStale:
-		return "stale"
-	case Loaded:
-		return "loaded"
-	case LoadedUnlocked:
-		return "loaded-unlocked"
-	case LoadFailed:
-		return "load-failed"
-	case Refreshed:
-		return "refreshed"
-	case RefreshFailed:
-		return "refresh-failed"
-	case StoreFailed:
-		return "store-failed"
+	if int(k) < len(loadEventKinds) {
+		return loadEventKinds[k]
 	}
 	return "LoadEventKind(" + strconv.Itoa(int(k)) + ")"
 }

@@ -79,9 +79,9 @@ func (l *Loader[V]) failureOf(ctx context.Context, err error) (published string)
 	return string(b)
 }
 
-// remoteError returns the error of a load that failed elsewhere.
-func (l *Loader[V]) remoteError(s *slots.Slot[V]) error {
-	e := &RemoteError{Key: s.Key, At: time.Now().Add(-s.Age)}
+// remoteError returns the error of a load of key that failed elsewhere.
+func (l *Loader[V]) remoteError(key string, s *slots.Slot[V]) error {
+	e := &RemoteError{Key: key, At: time.Now().Add(-s.Age)}
 	var f failure
 	if err := json.Unmarshal([]byte(s.Failure), &f); err != nil {
 		f = failure{Text: s.Failure}
@@ -125,7 +125,7 @@ func (l *Loader[V]) publish(ctx context.Context, s *store[V]) {
 	began := time.Now()
 	putCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.backendTimeout)
 	defer cancel()
-	slot := &slots.Slot[V]{Key: s.key, Version: s.version, Failed: true, Failure: s.failure, TTL: failureTTL}
+	slot := &slots.Slot[V]{Key: l.name(s.key), Version: s.version, Failed: true, Failure: s.failure, TTL: failureTTL}
 	err := l.put(putCtx, s, slot)
 	l.published.set(s.key, time.Now())
 	if err != nil {

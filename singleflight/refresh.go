@@ -67,8 +67,11 @@ func (l *Loader[V]) refresh(ctx context.Context, key string, afterFailure time.D
 			rest = refreshRest
 			return
 		}
-		// The callers have been served, so the error is for the observer alone.
-		if _, err = l.loadWithLock(ctx, key, nil, time.Time{}, lease, err); err != nil {
+		t, err := l.withLock(ctx, key, time.Time{}, lease, err)
+		if err == nil {
+			_, err = l.loadOn(ctx, key, nil, t)
+		}
+		if err != nil { // for the observer alone: the callers have been served
 			rest = afterFailure
 			l.observeWork(ctx, RefreshFailed, key, began, err)
 		} else {

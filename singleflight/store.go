@@ -11,6 +11,8 @@ import (
 	"github.com/golockers/locker/singleflight/slots"
 )
 
+// This file has the step that stores a value, or publishes a failure (outcome.go), and then has the lock released.
+
 // storing is how a value goes into the cache.
 type storing uint8
 
@@ -49,55 +51,6 @@ func (l *Loader[V]) storingNow(how storing, held bool) storing {
 		return dont
 	}
 	return how
-}
-
-// store is what follows a load. While it is in progress, it belongs to its key's work.
-type store[V any] struct {
-	key   string
-	work  *work[V]
-	how   storing
-	lease *locker.Lease // to release afterwards; nil: none
-	v     V
-
-	version uint64 // of the load in the cache; 0: it keeps none
-	failure string // to publish in place of v
-	member  *member[V]
-
-	outdated uint64      // see outdated.when: a value that is stored makes its key up to date
-	reported atomic.Bool // the observer knows that it failed
-
-	done chan struct{} // closed at the end
-
-	served bool // whether callers that come now are given v. Guarded by Loader.mu
-}
-
-// beginStoreLocked begins s: from now on Forget waits for it, and callers get its value without a
-// load if it is served.
-func (l *Loader[V]) beginStoreLocked(s *store[V]) {
-	s.done = make(chan struct{})
-	s.work.store = s
-	l.stores.Add(1)
-}
-
-// beingStored returns the value of key that was just loaded and is being stored, if there is one.
-func (l *Loader[V]) beingStored(key string) (v V, ok bool) {
-	if l.stores.Load() == 0 {
-		return v, false
-	}
-	s := l.servedStore(key)
-	if s == nil || s.lease != nil && !isHeld(s.lease) { // there may have been an Update elsewhere
-		return v, false
-	}
-	return s.v, true
-}
-
-func (l *Loader[V]) servedStore(key string) *store[V] {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w := l.work.get(key); w != nil && w.store != nil && w.store.served {
-		return w.store
-	}
-	return nil
 }
 
 // conclude stores the value and then releases the lock, so that a process that the release wakes
@@ -178,13 +131,13 @@ func (l *Loader[V]) send(ctx context.Context, s *store[V], began time.Time) {
 	err := recovered(s.key, func() (err error) {
 		switch s.how {
 		case put:
-			slot := &slots.Slot[V]{Key: s.key, Version: s.version, Value: s.v, TTL: l.slotTTL}
+			slot := &slots.Slot[V]{Key: l.name(s.key), Version: s.version, Value: s.v, TTL: l.slotTTL}
 			err = l.put(setCtx, s, slot)
 			stored = slot.Stored
 		case add:
-			stored, err = l.cache.(Adder[V]).Add(setCtx, s.key, s.v)
+			stored, err = l.cache.(Adder[V]).Add(setCtx, l.name(s.key), s.v)
 		default:
-			err = l.cache.Set(setCtx, s.key, s.v)
+			err = l.cache.Set(setCtx, l.name(s.key), s.v)
 		}
 		return err
 	})

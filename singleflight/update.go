@@ -19,8 +19,9 @@ type Deleter[V any] interface {
 
 // Update calls change, which changes what the source returns for key, and takes the old value out
 // of the cache. It holds the key's lock throughout, as a load does. So no load that holds the
-// lock can read before the change and store what it read after the deletion. Package
-// singleflight's documentation, under Invalidation, describes what that guarantees.
+// lock can read before the change and store what it read after the deletion. The package
+// documentation, under Invalidation, describes what that guarantees, and what happens if the value
+// cannot be deleted: Update then returns an error, even if change succeeded.
 //
 // Update waits for the lock for as long as ctx allows, and keeps it alive for up to
 // [WithMaxHold]. The context of change is canceled when the lock is lost. If the lock cannot be
@@ -31,13 +32,6 @@ type Deleter[V any] interface {
 // Once change has been called, Update deletes the value, however change ended and even if ctx has
 // ended: an error does not prove that nothing was changed. If only change fails, its error is
 // returned unchanged.
-//
-// If the value cannot be deleted within [WithBackendTimeout], Update returns an error, even if
-// change succeeded. From then on this process does not read key from the cache: it calls the
-// source until it has stored a new value. In the background it tries again to delete the old one,
-// first after [WithOutagePause] and then less and less often, down to every 30 seconds. Other
-// processes may return the old value until either succeeds. A Loader remembers up to 65,536 such
-// keys. When it has that many, Update of another key returns an error without calling change.
 //
 // An error that wraps [locker.ErrNotHeld] means that the lock was lost during the update: a load
 // elsewhere may have stored the old value after the deletion. Update may then be called again,
@@ -58,7 +52,7 @@ func (l *Loader[V]) Update(ctx context.Context, key string, change func(context.
 	}
 	defer l.lifetime.end(&e)
 
-	lease, err := locker.Lock(ctx, l.locker, l.keyPrefix+key, l.lockTTL,
+	lease, err := locker.Lock(ctx, l.locker, l.name(key), l.lockTTL,
 		locker.WithKeepAlive(), locker.WithMaxHold(l.maxHold))
 	if err == nil && !l.lifetime.hold(lease) {
 		l.unlock(ctx, lease)
@@ -154,7 +148,7 @@ func (l *Loader[V]) delete(ctx context.Context, key string) error {
 	defer deleteCtx.Cancel()
 	returned := make(chan error, 1)
 	go func() {
-		returned <- recovered(key, func() error { return l.cache.(Deleter[V]).Delete(deleteCtx, key) })
+		returned <- recovered(key, func() error { return l.cache.(Deleter[V]).Delete(deleteCtx, l.name(key)) })
 	}()
 	timer := time.NewTimer(l.backendTimeout + l.cacheBreaker.patience())
 	defer timer.Stop()

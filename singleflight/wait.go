@@ -35,7 +35,7 @@ const (
 // began.
 //
 // It ends when its last caller leaves, since there is nothing to complete.
-func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Time) (zero V, _ error) {
+func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Time) (t terms, found looked[V], err error) {
 	ctx.(*flight[V]).attach()
 	end := began.Add(l.waitLimit())
 	watchCtx, unwatch := context.WithCancel(ctx)
@@ -49,8 +49,8 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Tim
 		if attempt > 0 || woken != nil {
 			lease, err := l.tryLock(ctx, key)
 			if !errors.Is(err, locker.ErrHeld) {
-				unwatch() // the source may take long
-				return l.loadWithLock(ctx, key, nil, began, lease, err)
+				t, err = l.withLock(ctx, key, began, lease, err)
+				return t, found, err
 			}
 		}
 
@@ -71,24 +71,23 @@ func (l *Loader[V]) waitForValue(ctx context.Context, key string, began time.Tim
 		}
 		timer.Stop()
 		if err := ctx.Err(); err != nil {
-			return zero, err
+			return t, found, err
 		}
 
-		found, err := l.look(ctx, key, nil, began, false)
+		found, err = l.look(ctx, key, nil, began, false)
 		switch {
 		case found.ok || isFinal(err):
 			l.note(ctx, LoadWaited, nil)
-			return found.v, err
+			return t, found, err
 		case err != nil:
-			unwatch()
-			return l.loadWithoutCache(ctx, key, nil, err)
+			t, err = l.withoutLock(ctx, key, err, afterReadError(err))
+			return t, found, err
 		case waited:
-			unwatch()
 			how := add // another process holds the lock and may store a newer value
 			if fruitless >= maxFruitless {
 				how = addIfPossible // but will probably store none, as those before it
 			}
-			return l.loadUnlocked(ctx, key, nil, how, errWaitedLong)
+			return terms{why: errWaitedLong, how: how}, found, nil
 		case release:
 			// The source has failed elsewhere, or the cache refuses the value. To go on one at a
 			// time would take longer the more processes there are, so the others call the source
@@ -135,7 +134,7 @@ func (l *Loader[V]) watch(ctx context.Context, unwatch func(), key string) <-cha
 		return nil
 	}
 	timer := time.AfterFunc(l.lockBreaker.patience(), unwatch)
-	woken, err := w.Watch(ctx, l.keyPrefix+key)
+	woken, err := w.Watch(ctx, l.name(key))
 	if !timer.Stop() || err != nil {
 		return nil
 	}

@@ -52,7 +52,8 @@ type Slot[V any] struct {
 	Version uint64
 
 	// Asked of Put, with Version: to store Value or, if Failed is true, Failure. TTL is how long
-	// that lasts. With 0 the cache decides how long a value lasts, as in Set.
+	// that lasts. With 0 the cache decides how long a value lasts, as in Set. If that is no time, or
+	// TTL is negative, the load ends without a value: what is there is deleted.
 	TTL    time.Duration
 	Stored bool
 
