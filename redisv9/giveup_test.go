@@ -83,6 +83,7 @@ func TestNothingToGiveUpWhenRefused(t *testing.T) {
 		// New versions of go-redis repeat a request after NOREPLICAS.
 		l := newLocker(t, &redis.Options{Addr: admin.Options().Addr, MaxRetries: -1})
 		refused := func(key string) {
+			eventually(t, "what came before is undone", func() bool { return !isUndoing(l) })
 			require.NoError(t, admin.ConfigSet(t.Context(), setting, "1").Err())
 			_, err := l.Wait(t.Context(), key, "t", time.Minute)
 			require.True(t, redis.HasErrorPrefix(err, want), "%v", err)

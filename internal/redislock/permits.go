@@ -73,7 +73,7 @@ type permitsOf struct {
 // Acquire takes a permit in one attempt.
 func (p *permitsOf) Acquire(ctx context.Context, token string, ttl time.Duration) (permit int, err error) {
 	s := NewSending(ctx, token)
-	if err := p.l.repeated.stop(ctx, p.keys, s.Token); err != nil {
+	if err := p.l.doubts.stop(ctx, p.keys, s.Token); err != nil {
 		return 0, err
 	}
 	permit, err = Call(&p.l.Caller, s, func() (int, error) {

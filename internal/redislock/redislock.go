@@ -34,7 +34,7 @@ type Locks struct {
 	lines     line.Lines[string, place] // by queue
 	inbox     inbox
 	looking   looking
-	repeated  repeated
+	doubts    doubts
 	sweeps    sweeps
 
 	asker     asker
@@ -132,7 +132,7 @@ var (
 func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
 	for asked := 0; ; asked++ {
 		s := NewSending(ctx, token)
-		if err := l.repeated.stop(ctx, l.names.Keys(key), s.Token); err != nil {
+		if err := l.doubts.stop(ctx, l.names.Keys(key), s.Token); err != nil {
 			return false, err
 		}
 		a, err := Call(&l.Caller, s, func() (attempt, error) {
@@ -146,7 +146,7 @@ func (l *Locks) Acquire(ctx context.Context, key, token string, ttl time.Duratio
 			err = s.noCleanup(err)
 		}
 		if a.acquired && s.Sends() > 1 {
-			l.repeated.note(l.names.Keys(key), s.Token)
+			l.doubts.note(l.names.Keys(key), s.Token)
 		}
 		if err != nil || !a.isKept {
 			return a.acquired, err
@@ -256,7 +256,7 @@ func (l *Locks) Release(ctx context.Context, key, token string) (bool, error) {
 
 func (l *Locks) releaseOne(ctx context.Context, keys Keys, token string, entries ...string) (bool, error) {
 	s := NewSending(ctx, token)
-	defer l.repeated.released(l, ctx, keys, s.Token)
+	defer l.doubts.released(l, ctx, keys, s.Token)
 	return CallInOrder(&l.Caller, s, func() (bool, error) {
 		released, err := l.release(keys, s, entries...)
 		return err == nil && (released || s.Sends() > 1), err

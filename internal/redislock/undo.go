@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	attemptFor  = 5 * time.Second        // an attempt to undo something
-	patience    = 100 * time.Millisecond // a Wait that gives up takes so much time to leave the queue
-	sweepLate   = 20 * time.Millisecond  // after the end of an offer, for waiters to notice
-	maxSweeps   = 256                    // queues that a Locker looks after
-	maxRepeated = 1024                   // tokens of which a Locker knows that a request may arrive late
+	attemptFor = 5 * time.Second        // an attempt to undo something
+	patience   = 100 * time.Millisecond // a Wait that gives up takes so much time to leave the queue
+	sweepLate  = 20 * time.Millisecond  // after the end of an offer, for waiters to notice
+	maxSweeps  = 256                    // queues that a Locker looks after
+	maxDoubts  = 1024                   // tokens of which a Locker knows that a request may arrive late
 )
 
 // release runs the script of that name. If the lock was offered, it makes sure that the queue moves
@@ -48,25 +48,29 @@ func (l *Locks) release(keys Keys, s *Sending, entries ...string) (bool, error) 
 
 // undo takes entries out of the queue, and releases the lock if the token has it, or passes it on if
 // it is offered to one of the entries. It returns when that was tried, or after a short time, and goes
-// on in the background until it is certain. last is the only request of the token that may still
-// arrive. If it is nil there may be several.
+// on in the background until it is certain, or, for the token, until that is used again. last is the
+// only request of the token that may still arrive. If it is nil there may be several. Without a token
+// it leaves the lock alone.
 func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Duration, last *Sending, entries ...string) {
-	answered := make(chan struct{})
-	attempt := func(ctx context.Context) (done bool, err error) {
-		ctx, cancel := context.WithTimeout(ctx, attemptFor)
-		defer cancel()
-		s := &Sending{Ctx: ctx, Token: token}
-		released, err := CallInOrder(&l.Caller, s, func() (bool, error) { return l.release(keys, s, entries...) })
-		if err == nil && answered != nil {
-			close(answered)
-			answered = nil
-		}
-		// It has waited for calls that were left behind, so last may be read now.
-		isOver := err == nil && last != nil && (last.isOver() || released && last.Sends() == 1)
-		return isOver || isHopeless(err), err
+	var d *doubt
+	if token == "" {
+		token, d = rand.Text(), newDoubt()
+	} else {
+		d = l.doubts.note(keys, token)
 	}
+	l.doubts.release(keys, token, d)
+	attempt := l.undoing(d, keys, token, last, entries)
+	answered := make(chan struct{})
 	over := answered
-	if !undo.Start(ctx, undo.Work{Owner: l.owner, Window: max(ttl, attemptFor), Attempt: attempt}) {
+	if !undo.Start(ctx, undo.Work{Owner: l.owner, Window: max(ttl, attemptFor),
+		Attempt: func(ctx context.Context) (bool, error) {
+			done, err := attempt(ctx)
+			if err == nil && answered != nil {
+				close(answered)
+				answered = nil
+			}
+			return done, err
+		}}) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		_, _ = attempt(ctx)
@@ -80,9 +84,45 @@ func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Dura
 	}
 }
 
+// undoing returns an attempt to undo.
+func (l *Locks) undoing(d *doubt, keys Keys, token string, last *Sending, entries []string) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (done bool, err error) {
+		ctx, cancel := context.WithTimeout(ctx, attemptFor)
+		defer cancel()
+		s := &Sending{Ctx: ctx, Token: token}
+		type outcome struct{ released, isOver bool }
+		o, err := CallInOrder(&l.Caller, s, func() (o outcome, err error) {
+			d.turn <- struct{}{}
+			defer func() { <-d.turn }()
+			if l.doubts.isInUse(d) {
+				if len(entries) == 0 {
+					return outcome{isOver: true}, nil
+				}
+				s.Token = rand.Text()
+			}
+			o.released, err = l.release(keys, s, entries...)
+			if err != nil && s.Sends() > 0 && !l.isAnswer(err) {
+				l.doubts.failed(d)
+			}
+			return o, err
+		})
+		// It has waited for calls that were left behind, so last may be read now.
+		done = err == nil && (o.isOver || last != nil && (last.isOver() || o.released && last.Sends() == 1)) || isHopeless(err)
+		if done {
+			l.doubts.drop(keys, token, d)
+		}
+		return done, err
+	}
+}
+
 // isHopeless reports whether a request that failed need not be repeated.
 func isHopeless(err error) bool {
 	return errors.Is(err, pubsub.ErrClosed) || errors.Is(err, ErrForeign)
+}
+
+// isAnswer reports whether the server has sent an error.
+func (l *Locks) isAnswer(err error) bool {
+	return errors.Is(err, ErrForeign) || l.requests.IsReply(err, "")
 }
 
 // pass offers to the next a lock that is offered to an entry whose waiter has gone.
@@ -129,97 +169,120 @@ func (l *Locks) sweepLater(keys Keys, after time.Duration) {
 	})
 }
 
-// repeated are the tokens that hold a lock although one of the requests that took it has no answer.
-// It may arrive after the release and take the lock again, so the token is released for some time.
-type repeated struct {
+// doubts are the tokens of which a request that takes a lock has no answer, and may arrive late. Such
+// a token is released for some time if it should not hold the lock: when it has been released, or its
+// Wait has ended.
+type doubts struct {
 	count  atomic.Int64 // the number of tokens
 	mu     sync.Mutex
-	tokens map[string]*repeatedToken // by their locks and themselves
+	tokens map[string]*doubt // by their locks and themselves
 }
 
-type repeatedToken struct {
-	isReleased bool          // guarded by the lock of repeated
-	turn       chan struct{} // has a value during a request
-	isStopped  bool          // guarded by turn
+type doubt struct {
+	turn chan struct{} // has a value during a request to release the token
+
+	// Guarded by the lock of doubts:
+	isReleased bool      // the token should not hold the lock
+	failed     time.Time // when a request to release it last had no answer
 }
+
+func newDoubt() *doubt { return &doubt{turn: make(chan struct{}, 1)} }
 
 func (k Keys) with(token string) string { return k.Lock + k.Queue + " " + token }
 
-// note remembers a token.
-func (r *repeated) note(keys Keys, token string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.tokens == nil {
-		r.tokens = make(map[string]*repeatedToken)
+// note remembers a token for as long as a request of it may arrive.
+func (d *doubts) note(keys Keys, token string) *doubt {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.tokens == nil {
+		d.tokens = make(map[string]*doubt)
 	}
-	for name := range r.tokens {
-		if len(r.tokens) < maxRepeated {
+	for name := range d.tokens {
+		if len(d.tokens) < maxDoubts {
 			break
 		}
-		delete(r.tokens, name)
+		delete(d.tokens, name)
 	}
-	r.tokens[keys.with(token)] = &repeatedToken{turn: make(chan struct{}, 1)}
-	r.count.Store(int64(len(r.tokens)))
+	t := newDoubt()
+	d.tokens[keys.with(token)] = t
+	d.count.Store(int64(len(d.tokens)))
+	return t
 }
 
-// stop stops releasing a token that is about to be used again. The error is ctx's.
-func (r *repeated) stop(ctx context.Context, keys Keys, token string) error {
-	if r.count.Load() == 0 {
+// find returns what is known of a token, or nil.
+func (d *doubts) find(keys Keys, token string) *doubt {
+	if d.count.Load() == 0 {
 		return nil
 	}
-	t := r.find(keys.with(token), true)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tokens[keys.with(token)]
+}
+
+// drop forgets a token, unless there is news of it.
+func (d *doubts) drop(keys Keys, token string, t *doubt) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if name := keys.with(token); d.tokens[name] == t {
+		delete(d.tokens, name)
+		d.count.Store(int64(len(d.tokens)))
+	}
+}
+
+var errReleasing = errors.New("a request to release this token has no answer, and may arrive late: use another token")
+
+// stop ends the releases of a token that is about to be used again. If that may be too late, it
+// returns an error.
+func (d *doubts) stop(ctx context.Context, keys Keys, token string) error {
+	t := d.find(keys, token)
 	if t == nil {
 		return nil
 	}
 	select {
 	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	t.isStopped = true
-	<-t.turn
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(t.failed) < undo.Late {
+		return undo.Needless(errReleasing)
+	}
+	t.isReleased = false
 	return nil
 }
 
-// find returns the token of that name if it has been released or not.
-func (r *repeated) find(name string, isReleased bool) *repeatedToken {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t := r.tokens[name]
-	if t == nil || t.isReleased != isReleased {
-		return nil
+// release notes that a token should not hold the lock, and reports whether that is news.
+func (d *doubts) release(keys Keys, token string, t *doubt) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.isReleased {
+		return false
 	}
 	t.isReleased = true
-	return t
+	time.AfterFunc(undo.Longest, func() { d.drop(keys, token, t) })
+	return true
 }
 
-// released is called when a token has been released. One that is remembered is released again and
+// isInUse reports whether the token may hold the lock.
+func (d *doubts) isInUse(t *doubt) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !t.isReleased
+}
+
+// failed notes that a request to release a token has no answer.
+func (d *doubts) failed(t *doubt) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t.failed = time.Now()
+}
+
+// released is called when a token has been released. One that is in doubt is released again and
 // again, until no request of it can arrive any more.
-func (r *repeated) released(l *Locks, ctx context.Context, keys Keys, token string) {
-	if r.count.Load() == 0 {
-		return
+func (d *doubts) released(l *Locks, ctx context.Context, keys Keys, token string) {
+	if t := d.find(keys, token); t != nil && d.release(keys, token, t) {
+		undo.Start(ctx, undo.Work{Owner: l.owner, Window: undo.Longest, Attempt: l.undoing(t, keys, token, nil, nil)})
 	}
-	name := keys.with(token)
-	t := r.find(name, false)
-	if t == nil {
-		return
-	}
-	time.AfterFunc(2*undo.Late, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.tokens[name] == t {
-			delete(r.tokens, name)
-			r.count.Store(int64(len(r.tokens)))
-		}
-	})
-	undo.Start(ctx, undo.Work{Owner: l.owner, Window: undo.Longest, Attempt: func(ctx context.Context) (bool, error) {
-		t.turn <- struct{}{}
-		defer func() { <-t.turn }()
-		if t.isStopped {
-			return true, nil
-		}
-		s := &Sending{Ctx: ctx, Token: token}
-		_, err := Call(&l.Caller, s, func() (bool, error) { return l.release(keys, s) })
-		return isHopeless(err), err
-	}})
 }

@@ -4,7 +4,6 @@ package redislock
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/line"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/internal/waithook"
 )
 
@@ -115,7 +115,7 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 		return 0, time.Time{}, errNoQueue
 	}
 	s := NewSending(ctx, token)
-	if err := l.repeated.stop(ctx, keys, s.Token); err != nil {
+	if err := l.doubts.stop(ctx, keys, s.Token); err != nil {
 		return 0, time.Time{}, err
 	}
 	if !l.inbox.busy.Load() {
@@ -140,11 +140,10 @@ func (l *Locks) waitFor(ctx context.Context, keys Keys, token string, ttl time.D
 			return 0, time.Time{}, err
 		case number > 0:
 			if s.Sends() > 1 {
-				l.repeated.note(keys, s.Token)
+				l.doubts.note(keys, s.Token)
 			}
 			return number, s.first.Add(ttl), nil
 		}
-		waithook.Call(ctx)
 	}
 	return l.wait(ctx, keys, token, ttl, ms, s.Sends() > 0)
 }
@@ -173,6 +172,7 @@ func (l *Locks) wait(ctx context.Context, keys Keys, token string, ttl time.Dura
 	turn := l.lines.JoinN(keys.Queue, keys.locks())
 	if isHeld {
 		turn.Refuse()
+		waithook.Call(ctx)
 	}
 	select {
 	case <-turn.Turn():
@@ -209,7 +209,7 @@ func (l *Locks) wait(ctx context.Context, keys Keys, token string, ttl time.Dura
 		if ctx.Err() != nil {
 			turn.Leave()
 		} else {
-			turn.Fail(err)
+			turn.Fail(undo.Needless(err))
 		}
 		l.undo(ctx, keys, w.token, ttl, nil, old...)
 	case ctx.Err() != nil:
@@ -217,7 +217,7 @@ func (l *Locks) wait(ctx context.Context, keys Keys, token string, ttl time.Dura
 			w.vacate(ctx)
 		}
 	default:
-		turn.Fail(err)
+		turn.Fail(undo.Needless(err)) // of the others, which have asked for nothing
 		w.vacate(ctx)
 	}
 	return 0, time.Time{}, heldError(err, w.isHeld && ctx.Err() != nil)
@@ -234,7 +234,7 @@ func heldError(err error, isHeld bool) error {
 // the waiter's token may have.
 func (w *waiter) vacate(ctx context.Context) {
 	if old := w.renew(""); len(old) > 0 {
-		w.locks.undo(ctx, w.keys, rand.Text(), attemptFor, new(Sending), old...)
+		w.locks.undo(ctx, w.keys, "", attemptFor, new(Sending), old...)
 	}
 }
 
@@ -304,7 +304,7 @@ func (w *waiter) wait(ctx context.Context) (number int, sent time.Time, err erro
 				w.due = time.Now().Add(w.pause(f, hears))
 			}
 			if w.unsure || s.Sends() > 1 {
-				w.locks.repeated.note(w.keys, s.Token)
+				w.locks.doubts.note(w.keys, s.Token)
 			}
 			return f.number, s.first, nil
 		}
