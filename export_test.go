@@ -7,10 +7,10 @@ func KeysOf(k *Keyed) int {
 	return max(k.held.Len(), k.line.Waiting())
 }
 
-// Lines returns how many lines of callers that poll there are in the process.
+// Lines returns how many lines of callers that poll or try again there are in the process.
 func Lines() (n int) {
 	for i := range lines {
-		n += lines[i].Waiting()
+		n += lines[i].Waiting() + retries[i].Waiting()
 	}
 	return n
 }

@@ -89,6 +89,9 @@ func resume(ctx context.Context, op string, l Locker, key, token string, ttl tim
 // that would mistake itself for another process, is refused a lock that ctx carries.
 func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duration, o options,
 	wait, carried bool) (*Lease, error) {
+	if owned, ok := l.(*observed); ok && o.owner == "" {
+		o.owner = owned.owner
+	}
 	l, observer, err := reveal(l)
 	a := acquisition{locker: l, key: key, token: o.newToken(), ttl: ttl, opts: o}
 	if err == nil {

@@ -26,15 +26,20 @@ import (
 //
 // If l or o is nil, every operation fails.
 func Observed(l Locker, o Observer) Locker {
-	if inner, ok := l.(*observed); ok && o != nil {
-		l, o = inner.Locker, both{inner.observer, o}
+	inner, ok := l.(*observed)
+	if !ok || o == nil {
+		return &observed{l, o, ""}
 	}
-	return &observed{l, o}
+	if inner.observer != (nobody{}) {
+		o = both{inner.observer, o}
+	}
+	return &observed{inner.Locker, o, inner.owner}
 }
 
 type observed struct {
 	Locker
 	observer Observer
+	owner    string // of Owned
 }
 
 var (
@@ -53,6 +58,8 @@ func reveal(l Locker) (Locker, Observer, error) {
 		return l, nil, nil
 	case o.observer == nil:
 		return nil, nil, errNilObserver
+	case o.observer == (nobody{}):
+		return o.Locker, nil, nil
 	}
 	return o.Locker, o.observer, nil
 }
@@ -71,7 +78,7 @@ func (o *observed) Substitute(l Locker) Locker {
 
 // Around returns l with the observer of o, for a Locker that replaces the observed one, such as a
 // Locker of package semaphore.
-func (o *observed) Around(l Locker) Locker { return Observed(l, o.observer) }
+func (o *observed) Around(l Locker) Locker { return &observed{l, o.observer, o.owner} }
 
 // Behind returns the Locker that is observed.
 func (o *observed) Behind() Locker { return o.Locker }

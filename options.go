@@ -56,7 +56,8 @@ func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 // grows from 25 to 50 milliseconds up to 0.5 to 1 second, and starts again after a try that took
 // more than a second. When ctx ends, the error wraps ctx's error and the last backend error. All
 // backend errors are retried, even one that persists, such as that of a wrong password, so give ctx
-// a deadline. Invalid arguments are not retried.
+// a deadline. Invalid arguments are not retried. Of the callers of a process who retry for the same
+// lock of the same Locker, one tries for all.
 //
 // Each try has a new token, so WithRetry cannot be combined with [WithToken], and a new place in
 // the queue. WithRetry has no effect on [TryLock], [TryDo], [Resume] and [ResumeDo].
@@ -99,7 +100,7 @@ func WithMaxHold(d time.Duration) Option { return func(o *options) { o.maxHold =
 // lock, for instance in [Info] and in the backend's own tools. The rest of the token is random as
 // usual. A label is up to 900 bytes of UTF-8 without control characters; with any other the
 // acquisition returns [ErrInvalidToken]. WithOwner has no effect if label is empty, and none
-// beside [WithToken].
+// beside [WithToken]. [Owned] does it for all acquisitions.
 func WithOwner(label string) Option { return func(o *options) { o.owner = label } }
 
 // WithToken sets the token of one acquisition, 1 to 1,024 bytes. The default is at least 128 random

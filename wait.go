@@ -36,36 +36,6 @@ func (a *acquisition) try(ctx context.Context) error {
 	return err
 }
 
-// persist waits, and with WithRetry does so again after a backend error.
-func (a *acquisition) persist(ctx context.Context) error {
-	if !a.opts.retry {
-		return a.wait(ctx)
-	}
-	var last error // of the backend, from an earlier try
-	for failures := 1; ; failures++ {
-		began := time.Now()
-		err := a.wait(ctx)
-		switch {
-		case err == nil || isInvalid(err):
-			return err
-		case ctx.Err() != nil:
-			if err = a.giveUp(ctx, err); last != nil {
-				err = fmt.Errorf("%w; an earlier try failed: %w", err, last)
-			}
-			return err
-		}
-		last = err
-		a.obs.wait(err)
-		if time.Since(began) > time.Second { // not one of a row of prompt errors
-			failures = 1
-		}
-		if !sleep(ctx, retryBackoff(failures)) {
-			return a.giveUp(ctx, err)
-		}
-		a.token = a.opts.newToken()
-	}
-}
-
 // sleep reports whether it slept for all of d, before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -1,9 +1,12 @@
-// Package owner validates the labels that tokens begin with.
+// Package owner has the labels that tokens begin with.
 package owner
 
 import (
 	"fmt"
+	"os"
 	"strings"
+	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -23,3 +26,15 @@ func Check(label string) error {
 	}
 	return nil
 }
+
+var start = time.Now()
+
+// Process returns the label of this process: its host, its id and when it began, since in a container
+// every process may have the same id.
+var Process = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil || Check(host) != nil || host == "" || len(host) > MaxLabel/2 {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), start.UTC().Format("20060102T150405Z"))
+})
