@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -18,14 +19,7 @@ import (
 // newClient returns a client as ExampleNew makes it, without a log.
 func newClient(tb testing.TB, addrs ...string) *clientv3.Client {
 	tb.Helper()
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            addrs,
-		DialTimeout:          5 * time.Second,
-		DialKeepAliveTime:    10 * time.Second,
-		DialKeepAliveTimeout: 3 * time.Second,
-		DialOptions:          []grpc.DialOption{withBackoff()},
-		Logger:               zap.NewNop(),
-	})
+	client, err := clientv3.New(Tuned(clientv3.Config{Endpoints: addrs, Logger: zap.NewNop()}))
 	require.NoError(tb, err)
 	tb.Cleanup(func() { assert.NoError(tb, client.Close()) })
 	return client
@@ -39,10 +33,16 @@ func withBackoff() grpc.DialOption {
 }
 
 func TestConformance(t *testing.T) {
+	srv := testserver.Etcd(t)
+	admin := newClient(t, srv.Addr)
 	conformance.Run(t, conformance.Config{
 		New:         func(tb testing.TB, addr string) locker.Locker { return New(newClient(tb, addr)) },
-		Addr:        testserver.Etcd(t).Addr,
+		Addr:        srv.Addr,
 		Granularity: 3 * time.Second,
+		LoseData: func(ctx context.Context) error {
+			_, err := admin.Delete(ctx, "", clientv3.WithPrefix())
+			return err
+		},
 	})
 }
 

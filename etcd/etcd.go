@@ -1,6 +1,6 @@
 // Package etcd keeps locks in etcd, through go.etcd.io/etcd/client/v3.
 //
-//	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"localhost:2379"}})
+//	client, err := clientv3.New(etcd.Tuned(clientv3.Config{Endpoints: []string{"localhost:2379"}}))
 //	lease, err := locker.Lock(ctx, etcd.New(client), "invoice/42", 30*time.Second)
 //
 // The package is a module of its own. It needs etcd 3.4 or later; 3.5.13 or later is recommended,
@@ -13,15 +13,15 @@
 // "held" or "wait" and the ttl in seconds. When no entry is that of a holder, the one that was created
 // first is next. In names and tokens, slashes, percent signs and all bytes but
 // printable ASCII are replaced by % and two hexadecimal digits, so "etcdctl get --prefix
-// locker/invoice%2F42/" shows who holds the lock of invoice/42 and who waits for it. There are no
-// other keys. Each operation adds to the history that etcd keeps until compaction, so set
+// locker/invoice%2F42/" shows who holds the lock of invoice/42 and who waits for it. The only other
+// key is "locker/fence", once there was a fencing number. Each operation adds to the history that etcd keeps until compaction, so set
 // --auto-compaction-retention.
 //
 // # Cost
 //
 // In round trips: 2 to take a free lock with [locker.Lock], 3 with [locker.TryLock], 1 to be
 // refused, 4 to join the queue and 1 for the turn, 3 to extend, 2 to release, 1 for a fencing
-// number. After an extension by another ttl, or a failure, a lease that is no longer needed is
+// number, or 2 for the first in a second. After an extension by another ttl, or a failure, a lease that is no longer needed is
 // revoked in the background.
 //
 // # Time
@@ -45,15 +45,14 @@
 //     harm, use [locker.Lease.Fence].
 //   - Leases behind "etcd grpc-proxy" are renewed by the proxy, on its own schedule, and may end
 //     early. Connect to the members.
-//   - A cluster that is restored from a snapshot has the locks and the revisions of the time when
-//     the snapshot was made.
+//   - A cluster that is restored from a snapshot has the locks of the time when the snapshot was made.
 //
 // # Contexts and timeouts
 //
 // The client honors contexts. It has no timeouts of its own, so each request of a Locker may take
 // 10 seconds. The client notices a member that hangs only if [clientv3.Config.DialKeepAliveTime] is
 // set. If it could not reach any member for a long time, it waits for up to two minutes before it
-// tries again, unless a grpc.WithConnectParams says otherwise: see the example of [New].
+// tries again, unless a grpc.WithConnectParams says otherwise. [Tuned] sets both.
 package etcd
 
 import (
@@ -341,25 +340,4 @@ func (l *Locker) Release(ctx context.Context, key, token string) (released bool,
 		}
 		return true, nil
 	})
-}
-
-// Fence returns a fencing number for a lock that token holds: the revision of the store after a
-// write of its own. So numbers grow across all locks of the cluster, even after a change of leader.
-// They may repeat after the cluster is restored from a snapshot, unless etcdutl snapshot restore is
-// run with its --bump-revision option, and after it is replaced by an empty one. Fence takes one
-// round trip.
-func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
-	fence, err = callInOrder(ctx, l, token, func() (uint64, error) {
-		e := l.entry(key, token)
-		resp, err := l.txn(ctx, e.isHeld(), []clientv3.Op{e.touch()}, []clientv3.Op{e.get()})
-		if err != nil {
-			return 0, err
-		}
-		if resp.Succeeded {
-			return uint64(resp.Header.Revision), nil
-		}
-		_, err = readOne(e.lock, ranged(resp, 0))
-		return 0, err
-	})
-	return fence, fence > 0 && err == nil, err
 }

@@ -119,10 +119,13 @@ func TestRequests(t *testing.T) {
 	}
 	takes(3, "Acquire", func() { isOK(t)(l.Acquire(ctx, "k", "t", 20*time.Second)) })
 	takes(3, "Extend", func() { isOK(t)(l.Extend(ctx, "k", "t", 19500*time.Millisecond)) })
-	takes(1, "Fence", func() {
+	mint := func() {
 		_, ok, err := l.Fence(ctx, "k", "t")
 		isOK(t)(ok, err)
-	})
+	}
+	takes(2, "Fence, the first", mint)
+	require.Eventually(t, func() bool { n.Store(0); mint(); return n.Load() == 1 }, patience, time.Millisecond,
+		"Fence, within a second")
 	hasLeases(t, admin, 20)
 	takes(3+1, "Extend by another ttl", func() { isOK(t)(l.Extend(ctx, "k", "t", 30*time.Second)) })
 	hasLeases(t, admin, 30)
@@ -164,7 +167,8 @@ func TestRequests(t *testing.T) {
 	hasLeases(t, admin)
 	left, err := admin.Get(ctx, "", clientv3.WithPrefix())
 	require.NoError(t, err)
-	assert.Zero(t, left.Count, "%v", left.Kvs)
+	require.EqualValues(t, 1, left.Count, "%v", left.Kvs)
+	assert.Equal(t, "locker/fence", string(left.Kvs[0].Key))
 }
 
 // A turn takes one request, if the lease is fresh, and the watch of each waiter is of one key.

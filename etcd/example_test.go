@@ -14,8 +14,6 @@ import (
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 )
 
 func Example() {
@@ -42,15 +40,7 @@ func Example() {
 
 // A client for production. It notices within seconds that a member hangs, or is back.
 func ExampleNew() {
-	reconnect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 3 * time.Second}
-	reconnect.Backoff.MaxDelay = 3 * time.Second
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            []string{os.Getenv("ETCD_ADDR")}, // all members
-		DialTimeout:          5 * time.Second,
-		DialKeepAliveTime:    10 * time.Second,
-		DialKeepAliveTimeout: 3 * time.Second,
-		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(reconnect)},
-	})
+	client, err := clientv3.New(etcd.Tuned(clientv3.Config{Endpoints: []string{os.Getenv("ETCD_ADDR")}})) // all members
 	if err != nil {
 		fmt.Println(err)
 		return
