@@ -18,7 +18,12 @@ import (
 
 func Example() {
 	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, postgres.Tuned(config))
 	if err != nil {
 		fmt.Println(err)
 		return

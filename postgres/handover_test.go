@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,16 +41,18 @@ type slow struct {
 	net.Conn
 	text  string
 	until chan struct{}
-	sent  bool
+	sent  atomic.Bool
 }
 
 func (s *slow) Write(b []byte) (int, error) {
-	s.sent = s.sent || bytes.Contains(b, []byte(s.text))
+	if bytes.Contains(b, []byte(s.text)) {
+		s.sent.Store(true)
+	}
 	return s.Conn.Write(b)
 }
 
 func (s *slow) Read(b []byte) (int, error) {
-	if s.sent {
+	if s.sent.Load() {
 		<-s.until
 	}
 	return s.Conn.Read(b)

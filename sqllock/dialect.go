@@ -19,16 +19,17 @@ type Dialect struct {
 	Name string
 
 	// SQL has the statements, each after a line "-- name: " and its name: schema, acquire, extend,
-	// release, fence, inspect, list and sweep, and perhaps check. A text with another name can be
-	// put into the others by its name in braces, as {table} is. Parameters are :key, :token, :prefix
-	// (bytes), :ttl and :age (microseconds). Lines that begin with two hyphens are comments. Of two
+	// release, fence, inspect, list and sweep, and perhaps check, and guard_schema and guard for the
+	// table of [Guard]. A text with another name can be put into the others by its name in braces, as
+	// {table} is. Parameters are :key, :token, :prefix (bytes), :ttl and :age (microseconds), and
+	// :fence. Lines that begin with two hyphens are comments. Of two
 	// with one name the last counts, so a statement can be added to SQL to replace another.
 	//
 	// Acquire, extend, release and fence answer with a number, which is 0 or missing if the answer is
-	// no; fence with the fencing number. Inspect and list return rows of name, token and the
+	// no; fence with the fencing number, and guard with the greatest that it has seen. Inspect and list return rows of name, token and the
 	// remaining microseconds. Sweep deletes some rows of locks that have been free for an age. Check
 	// returns rows of texts, which say what is wrong with the database's settings. Fence, list,
-	// sweep and check may be missing.
+	// sweep, check and those of the guard may be missing.
 	SQL string
 
 	// Quote begins and ends a quoted name. The default is a double quote.
@@ -95,7 +96,7 @@ func (s statement) args(p parameters) []any {
 var (
 	heading   = regexp.MustCompile(`^-- name: *(\w+)\s*$`)
 	inBraces  = regexp.MustCompile(`\{\w+\}`)
-	parameter = regexp.MustCompile(`:(?:key|token|prefix|ttl|age)\b`)
+	parameter = regexp.MustCompile(`:(?:key|token|prefix|ttl|age|fence)\b`)
 )
 
 // texts returns what is under each name.

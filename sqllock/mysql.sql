@@ -46,3 +46,13 @@ DELETE FROM {table} WHERE expires < {now} - :age AND fence < {now} - :age ORDER 
 -- Each row is what is wrong with a setting.
 -- name: check
 SELECT 'autocommit is off, so no change would last; turn it on' FROM DUAL WHERE @@autocommit = 0
+
+-- name: guard_schema
+CREATE TABLE IF NOT EXISTS {table} (
+	name  VARBINARY(1024) NOT NULL PRIMARY KEY,
+	fence BIGINT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+
+-- name: guard
+INSERT INTO {table} (name, fence) VALUES (:key, LAST_INSERT_ID(:fence))
+ON DUPLICATE KEY UPDATE fence = LAST_INSERT_ID(GREATEST(fence, :fence))

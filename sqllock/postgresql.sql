@@ -48,3 +48,13 @@ DELETE FROM {table} WHERE name = ANY (ARRAY(
 
 -- name: then
 (extract(epoch FROM statement_timestamp()) * 1000000)::bigint - :age::bigint
+
+-- name: guard_schema
+CREATE TABLE IF NOT EXISTS {table} (
+	name  bytea NOT NULL PRIMARY KEY,
+	fence bigint NOT NULL
+)
+
+-- name: guard
+INSERT INTO {table} AS f (name, fence) VALUES (:key::bytea, :fence::bigint)
+ON CONFLICT (name) DO UPDATE SET fence = greatest(f.fence, :fence) RETURNING fence

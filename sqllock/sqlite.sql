@@ -51,3 +51,13 @@ FROM pragma_busy_timeout WHERE timeout < 1000
 UNION ALL SELECT 'journal_mode is ' || journal_mode || ', so the file may be damaged when a process dies; set it to WAL'
 FROM pragma_journal_mode WHERE journal_mode IN ('off', 'memory')
 UNION ALL SELECT 'SQLite ' || sqlite_version() || ' is older than 3.42' WHERE unixepoch('subsec') IS NULL
+
+-- name: guard_schema
+CREATE TABLE IF NOT EXISTS {table} (
+	name  BLOB NOT NULL PRIMARY KEY,
+	fence INTEGER NOT NULL
+) WITHOUT ROWID
+
+-- name: guard
+INSERT INTO {table} (name, fence) VALUES (:key, :fence)
+ON CONFLICT (name) DO UPDATE SET fence = max(fence, excluded.fence) RETURNING fence

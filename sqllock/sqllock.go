@@ -204,20 +204,25 @@ func (l *Locker) number(ctx context.Context, name, key, token string, p paramete
 		p = make(parameters)
 	}
 	p["key"], p["token"] = []byte(key), []byte(token)
-	return call(ctx, l, name, token, func(ctx context.Context, q querier, s statement) (number int64, err error) {
-		if l.dialect.Number != nil {
-			result, err := q.ExecContext(ctx, s.text, s.args(p)...)
-			if err != nil {
-				return 0, err
-			}
-			return l.dialect.Number(result)
-		}
-		err = query(ctx, q, s.text, s.args(p), func(row scanner) error { return row.Scan(&number) })
+	return call(ctx, l, name, token, func(ctx context.Context, q querier, s statement) (int64, error) {
+		return l.dialect.number(ctx, q, s, p)
+	})
+}
+
+// number sends a statement and returns its number, which is 0 with an error.
+func (d Dialect) number(ctx context.Context, q querier, s statement, p parameters) (number int64, err error) {
+	if d.Number != nil {
+		result, err := q.ExecContext(ctx, s.text, s.args(p)...)
 		if err != nil {
 			return 0, err
 		}
-		return number, nil
-	})
+		return d.Number(result)
+	}
+	err = query(ctx, q, s.text, s.args(p), func(row scanner) error { return row.Scan(&number) })
+	if err != nil {
+		return 0, err
+	}
+	return number, nil
 }
 
 // microseconds rounds up.

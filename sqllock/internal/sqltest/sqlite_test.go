@@ -148,6 +148,7 @@ func TestSQLiteProcesses(t *testing.T) {
 			defer cancel()
 			const processes, killed = 4, 2
 			lines := make(chan int, 1)
+			outputs := make([]strings.Builder, processes)
 			var cmds []*exec.Cmd
 			for i := range processes {
 				cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestSQLiteProcesses$")
@@ -161,9 +162,11 @@ func TestSQLiteProcesses(t *testing.T) {
 					for s := bufio.NewScanner(out); s.Scan(); {
 						if strings.HasPrefix(s.Text(), "counted") {
 							lines <- i
+						} else {
+							fmt.Fprintln(&outputs[i], s.Text())
 						}
 					}
-					lines <- -1
+					lines <- i - processes
 				}()
 			}
 			counted := make([]int, processes)
@@ -173,6 +176,7 @@ func TestSQLiteProcesses(t *testing.T) {
 				select {
 				case i := <-lines:
 					if i < 0 {
+						require.True(t, stopped, "a process ended too early: %s", &outputs[i+processes])
 						ended++
 						break
 					}
@@ -211,8 +215,9 @@ func count(t *testing.T, file string) {
 	settings := []string{"busy_timeout(5000)", "journal_mode(" + os.Getenv(envJournal) + ")"}
 	l := newLocker(t, openSQLite(t, file, settings...), sqllock.SQLite)
 	for {
-		lease, err := locker.Lock(t.Context(), l, "count", 2*time.Second)
+		lease, err := locker.Lock(t.Context(), l, "count", 5*time.Second)
 		require.NoError(t, err)
+		begun := time.Now()
 		if _, err := os.Stat(file + ".stop"); err == nil {
 			require.NoError(t, lease.Unlock(t.Context()))
 			return
@@ -233,7 +238,8 @@ func count(t *testing.T, file string) {
 		require.NoError(t, os.Rename(temporary, file+".count"))
 		fmt.Println("counted")
 		require.NoError(t, lease.Unlock(t.Context()))
-		time.Sleep(rand.N(20 * time.Millisecond)) // without a queue the others would hardly get it
+		// Without a queue the others would hardly get it on a slow machine.
+		time.Sleep(rand.N(10*time.Millisecond + 10*time.Since(begun)))
 	}
 }
 
