@@ -36,19 +36,11 @@ func Example() {
 	fmt.Println(pay(context.Background()))
 }
 
-// A pool for production. The timeouts bound what a server that hangs costs, and the pool keeps as
-// many idle connections as there are usually concurrent calls.
+// A pool for production: see docs/operations.md for the reasons.
 func ExampleNew() {
-	pool := &redis.Pool{
-		MaxIdle:     16,
-		IdleTimeout: 5 * time.Minute,
-		DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", os.Getenv("REDIS_ADDR"),
-				redis.DialConnectTimeout(time.Second),
-				redis.DialReadTimeout(time.Second),
-				redis.DialWriteTimeout(time.Second))
-		},
-	}
+	pool := redigo.Tuned(&redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", os.Getenv("REDIS_ADDR"), redis.DialConnectTimeout(time.Second))
+	}})
 	defer pool.Close()
 
 	err := locker.Do(context.Background(), redigo.New(pool), "migration", time.Minute,

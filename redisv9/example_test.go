@@ -17,7 +17,7 @@ import (
 )
 
 func Example() {
-	client := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR"), ContextTimeoutEnabled: true})
+	client := redis.NewClient(redisv9.Tuned(&redis.Options{Addr: os.Getenv("REDIS_ADDR")}))
 	defer client.Close()
 	l := redisv9.New(client)
 
@@ -36,15 +36,7 @@ func Example() {
 
 // A client for production: see docs/operations.md for the reasons.
 func ExampleNew() {
-	client := redis.NewClient(&redis.Options{
-		Addr:                  os.Getenv("REDIS_ADDR"),
-		ContextTimeoutEnabled: true,
-		MaxRetries:            -1, // package locker retries where that is safe
-		DialTimeout:           time.Second,
-		ReadTimeout:           time.Second,
-		WriteTimeout:          time.Second,
-		PoolTimeout:           time.Second,
-	})
+	client := redis.NewClient(redisv9.Tuned(&redis.Options{Addr: os.Getenv("REDIS_ADDR")}))
 	defer client.Close()
 
 	err := locker.Do(context.Background(), redisv9.New(client), "migration", time.Minute,
