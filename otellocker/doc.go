@@ -9,11 +9,14 @@
 // providers with [WithMeterProvider] and [WithTracerProvider] or sets the global ones. This exports
 // to Prometheus, through the default registry of its client:
 //
-//	exporter, err := prometheus.New() // go.opentelemetry.io/otel/exporters/prometheus
+//	exporter, err := prometheus.New(prometheus.WithoutScopeInfo()) // go.opentelemetry.io/otel/exporters/prometheus
 //	...
 //	meters := metric.NewMeterProvider(metric.WithReader(exporter)) // otel/sdk/metric
 //	observer := otellocker.NewObserver(otellocker.WithMeterProvider(meters))
 //	http.Handle("/metrics", promhttp.Handler()) // github.com/prometheus/client_golang
+//
+// WithoutScopeInfo leaves out the labels otel_scope_name, otel_scope_version and otel_scope_schema_url,
+// which are the same on every series of this package.
 //
 // # Metrics
 //
@@ -29,6 +32,8 @@
 //	locker.extensions                counter          {extension}
 //	locker.unknown_outcomes          counter          {operation}    locker.operation
 //	locker.cleanups                  counter          {acquisition}
+//	locker.failed_cleanups           counter          {acquisition}
+//	locker.overdue                   counter          {lease}
 //	locker.load.duration             histogram        s              locker.load.kind
 //	locker.load.background.duration  histogram        s              locker.load.kind
 //
@@ -57,7 +62,9 @@
 // and may or may not have taken effect, such as those whose context ended before the answer
 // arrived. An acquisition whose context ends after it was refused is counted as refused instead.
 // locker.cleanups counts the acquisitions of unknown outcome that turned out to have taken the
-// lock. These were undone.
+// lock. These were undone. locker.failed_cleanups counts those that could not be undone, and may hold
+// the lock until their ttl. locker.overdue counts the leases that were held for longer than
+// [locker.WithMaxHold] allows.
 //
 // The counters and up-down counters are exported from the start, at 0, so that an alert on an
 // increase sees the first one. With [WithKeyAttribute] they begin with the first event of a key.

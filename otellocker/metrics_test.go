@@ -107,8 +107,10 @@ func TestMetrics(t *testing.T) {
 		"locker.unknown_outcomes{locker.operation=acquire}": 1,
 		"locker.unknown_outcomes{locker.operation=extend}":  1,
 		"locker.unknown_outcomes{locker.operation=unlock}":  1,
-		"locker.extensions": 2,
-		"locker.cleanups":   1,
+		"locker.extensions":      2,
+		"locker.cleanups":        1,
+		"locker.failed_cleanups": 0,
+		"locker.overdue":         0,
 
 		"locker.load.duration{locker.load.kind=hit}":                       1,
 		"locker.load.duration{locker.load.kind=joined}":                    1,
@@ -177,6 +179,7 @@ func TestSeriesStartAtZero(t *testing.T) {
 	otellocker.NewObserver(otellocker.WithMeterProvider(m))
 	assert.Equal(t, map[string]int{
 		"locker.waiters": 0, "locker.leases": 0, "locker.losses": 0, "locker.extensions": 0, "locker.cleanups": 0,
+		"locker.failed_cleanups": 0, "locker.overdue": 0,
 		"locker.unknown_outcomes{locker.operation=acquire}": 0,
 		"locker.unknown_outcomes{locker.operation=extend}":  0,
 		"locker.unknown_outcomes{locker.operation=unlock}":  0,
@@ -232,10 +235,10 @@ func TestAttributes(t *testing.T) {
 		}
 		return found
 	}
-	const series = 25
+	const series, unused = 25, 2 // those without an event are there only without an attribute of keys
 	prefix := func(key string) string { before, _, _ := strings.Cut(key, "/"); return before }
-	assert.Equal(t, labels{"none": series}, count(t))
-	assert.Equal(t, labels{"none": series}, count(t, otellocker.WithKeyAttribute(nil)))
+	assert.Equal(t, labels{"none": series + unused}, count(t))
+	assert.Equal(t, labels{"none": series + unused}, count(t, otellocker.WithKeyAttribute(nil)))
 	assert.Equal(t, labels{"none": series},
 		count(t, otellocker.WithKeyAttribute(func(string) string { return "" })))
 	assert.Equal(t, labels{"secret": series}, count(t, otellocker.WithKeyAttribute(prefix)))
@@ -289,4 +292,31 @@ func (refusing) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64
 
 func (refusing) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
 	return nil, errBackend
+}
+
+// What was left on the backend, and who hangs, is counted.
+func TestNotCleanedUpAndOverdue(t *testing.T) {
+	m := newMeters(t)
+	synctest.Test(t, func(t *testing.T) {
+		backend := lockertest.New()
+		l := locker.Observed(backend, otellocker.NewObserver(otellocker.WithMeterProvider(m)))
+		backend.Fail(lockertest.Acquire, assert.AnError)
+		backend.Fail(lockertest.Release, assert.AnError)
+		_, err := locker.TryLock(t.Context(), l, "k", 10*time.Second)
+		require.ErrorIs(t, err, assert.AnError)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, 1, m.values(t)["locker.failed_cleanups"])
+
+		backend.Fail(lockertest.Acquire, nil)
+		backend.Fail(lockertest.Release, nil)
+		_, err = locker.TryDo(t.Context(), l, "hangs", 3*time.Second, func(context.Context) error {
+			time.Sleep(time.Hour)
+			return nil
+		}, locker.WithMaxHold(time.Minute))
+		require.ErrorIs(t, err, locker.ErrNotHeld)
+		values := m.values(t)
+		assert.Equal(t, 1, values["locker.overdue"])
+		assert.Equal(t, 1, values["locker.losses"])
+	})
 }

@@ -19,6 +19,7 @@ type observer struct {
 	acquisitions, holding                 histogram
 	waiters, leases                       metric.Int64UpDownCounter
 	losses, unknown, extensions, cleanups metric.Int64Counter
+	failedCleanups, overdue               metric.Int64Counter
 
 	// Series, by the value of their one attribute:
 	plain                                        *series // of none
@@ -46,6 +47,9 @@ func NewObserver(opts ...Option) locker.Observer {
 	o.extensions = m.counter("locker.extensions", "{extension}", "Extensions that succeeded.")
 	o.cleanups = m.counter("locker.cleanups", "{acquisition}",
 		"Acquisitions of unknown outcome that had taken the lock after all, and were undone.")
+	o.failedCleanups = m.counter("locker.failed_cleanups", "{acquisition}",
+		"Acquisitions of unknown outcome that could not be undone.")
+	o.overdue = m.counter("locker.overdue", "{lease}", "Leases that were held for longer than WithMaxHold allows.")
 
 	o.plain = o.newSeries()
 	o.acquired = o.newSeries(outcomeKey.String("acquired"))
@@ -70,7 +74,7 @@ func (o *observer) start() {
 	ctx := context.Background()
 	o.waiters.Add(ctx, 0, o.plain.add...)
 	o.leases.Add(ctx, 0, o.plain.add...)
-	for _, c := range []metric.Int64Counter{o.losses, o.extensions, o.cleanups} {
+	for _, c := range []metric.Int64Counter{o.losses, o.extensions, o.cleanups, o.failedCleanups, o.overdue} {
 		c.Add(ctx, 0, o.plain.add...)
 	}
 	for _, s := range []*series{o.acquireUnknown, o.extendUnknown, o.unlockUnknown} {
@@ -104,6 +108,10 @@ func (o *observer) Observe(ctx context.Context, e locker.Event) {
 		o.countUnknown(ctx, e, o.unlockUnknown, key)
 	case locker.CleanedUp:
 		o.cleanups.Add(ctx, 1, plain.add...)
+	case locker.NotCleanedUp:
+		o.failedCleanups.Add(ctx, 1, plain.add...)
+	case locker.Overdue:
+		o.overdue.Add(ctx, 1, plain.add...)
 	}
 	if e.Leases < 0 {
 		o.ended(ctx, e, key)

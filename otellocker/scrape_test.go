@@ -70,6 +70,8 @@ func TestScrape(t *testing.T) {
 		"locker_unknown_outcomes_total":           dto.MetricType_COUNTER,
 		"locker_extensions_total":                 dto.MetricType_COUNTER,
 		"locker_cleanups_total":                   dto.MetricType_COUNTER,
+		"locker_failed_cleanups_total":            dto.MetricType_COUNTER,
+		"locker_overdue_total":                    dto.MetricType_COUNTER,
 		"locker_load_duration_seconds":            dto.MetricType_HISTOGRAM,
 		"locker_load_background_duration_seconds": dto.MetricType_HISTOGRAM,
 	}, types)
