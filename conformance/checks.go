@@ -15,6 +15,7 @@ func checks() []harness.Check {
 		extendChecks(),
 		releaseChecks(),
 		sameTokenChecks(),
+		edgeChecks(),
 		contextChecks(),
 		watchChecks(),
 		waitChecks(),

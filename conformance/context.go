@@ -42,6 +42,13 @@ func contextChecks() []harness.Check {
 	}}
 }
 
+// optional returns the methods of optional interfaces that succeed for the holder of a lock, and what
+// they need.
+func optional() map[string]harness.Needs {
+	return map[string]harness.Needs{"Wait": harness.NeedsWait, "Watch": harness.NeedsWatch, "Fence": harness.NeedsFence,
+		"Inspect": harness.NeedsInspect, "List": harness.NeedsList}
+}
+
 // doneContexts returns contexts that have ended in different ways.
 func doneContexts(parent context.Context) map[string]context.Context {
 	cancelled, cancel := context.WithCancel(parent)
@@ -74,7 +81,7 @@ func checkAlreadyDone(e *harness.Env) {
 
 func checkFutureDeadline(e *harness.Env) {
 	// Adapters may do their work differently if the deadline is near.
-	ahead := []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second, time.Hour}
+	ahead := []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 10 * time.Second, time.Hour, 200 * 365 * 24 * time.Hour}
 	const times, tries = 5, 15
 	e.Each(len(ahead), func(i int) {
 		do := func(op, key, token string) (r harness.Call, ok bool) {
@@ -95,6 +102,15 @@ func checkFutureDeadline(e *harness.Env) {
 			}
 			e.B.Blocked(key, "A holds the lock")
 			if _, ok := do("Extend", key, token); !ok {
+				continue
+			}
+			also := true
+			for op, needs := range optional() {
+				if also && e.Has(needs) {
+					_, also = do(op, key, token)
+				}
+			}
+			if !also {
 				continue
 			}
 			if _, ok := do("Release", key, token); !ok {
@@ -225,20 +241,44 @@ func checkCancelDuringCall(e *harness.Env) {
 	})
 }
 
+// checkNoLeak makes each call many times with each outcome.
 func checkNoLeak(e *harness.Env) {
-	const calls, few = 120, 60
-	e.Note("A acquires, extends and releases %d locks, lets as many expire, and cancels as many attempts", calls)
+	const calls, few = 200, 60
+	e.Note("A makes each call %d times with each outcome: true, false, and its context's error", calls)
 	ctx, cancel := context.WithCancel(e.Ctx)
 	defer cancel()
+	ended, end := context.WithCancel(e.Ctx)
+	end()
+	taken := e.B.Takes(e.Key(), e.Token(), harness.Long, "the key is fresh").Key
+	ops := []string{"Acquire", "Extend"}
+	for op, needs := range optional() {
+		if e.Has(needs) {
+			ops = append(ops, op)
+		}
+	}
+	ops = append(ops, "Release")
 	e.Spread(calls, func(int) {
 		key, token := e.Key(), harness.RandomToken()
-		for _, op := range []string{"Acquire", "Extend", "Release"} {
-			e.A.Must(e.A.QuietlyContext(ctx, op, key, token, time.Hour), true, "no other token uses the key")
+		for _, op := range ops {
+			e.A.Must(e.A.QuietlyContext(ctx, op, key, token, asked(op, time.Hour)), true, "no other token uses the key")
+			switch op {
+			case "Wait", "Acquire", "Extend", "Release", "Fence":
+				midway, cancel := context.WithTimeout(e.Ctx, time.Millisecond+rand.N(time.Millisecond))
+				if op != "Wait" { // whose only other answer is an error
+					midway, cancel = e.Ctx, func() {}
+				}
+				if r := e.A.QuietlyContext(midway, op, taken, token, asked(op, time.Hour)); op != "Wait" {
+					e.A.Must(r, false, "B's token holds the lock")
+				}
+				cancel()
+			}
+			e.A.QuietlyContext(ended, op, key, harness.RandomToken(), asked(op, time.Hour))
 		}
 		e.A.Must(e.A.QuietlyContext(ctx, "Acquire", key, token, time.Millisecond), true, "it is free")
 		midway, cancel := context.WithTimeout(e.Ctx, rand.N(time.Millisecond))
 		defer cancel()
 		e.A.QuietlyContext(midway, "Acquire", e.Key(), token, time.Millisecond)
 	})
+	cancel()
 	e.Settles(few)
 }

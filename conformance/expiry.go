@@ -135,7 +135,9 @@ func checkRoundsUp(e *harness.Env) {
 			return
 		}
 		var seen sightings
-		ttls := []time.Duration{20*time.Millisecond - time.Microsecond, 200*time.Millisecond - time.Microsecond,
+		// Some would become shorter by rounding to the nearest tenth or second.
+		ttls := []time.Duration{20*time.Millisecond - time.Microsecond, 114 * time.Millisecond, 200*time.Millisecond - time.Microsecond,
+			1040 * time.Millisecond, 1400 * time.Millisecond, 2490 * time.Millisecond,
 			2*time.Second - time.Millisecond, 2900 * time.Millisecond, 4*time.Second - time.Millisecond, 5900 * time.Millisecond}
 		const times = 4
 		e.Each(times*len(ttls), func(i int) {
@@ -145,8 +147,13 @@ func checkRoundsUp(e *harness.Env) {
 				last = 500 * time.Millisecond
 			}
 			held := e.A.Takes(e.Key(), e.Token(), ttl, "the key is fresh")
-			if i%2 == 1 {
-				next := e.A.Extend(held.Key, held.Token, ttl)
+			if i%times > 0 {
+				ops := []string{"Extend", "Acquire", "Wait"}
+				op := ops[i%times-1]
+				if op == "Wait" && !e.Has(harness.NeedsWait) {
+					op = "Extend"
+				}
+				next := e.A.Do(op, held.Key, held.Token, ttl)
 				if next.Err == nil && !next.OK && !next.End.Before(held.Until()) {
 					return // it had expired; others count
 				}
@@ -160,9 +167,12 @@ func checkRoundsUp(e *harness.Env) {
 
 // roundsUpMilliseconds can see a fraction of a millisecond if a request takes less than that.
 func roundsUpMilliseconds(e *harness.Env) {
-	const ttl = 2*time.Millisecond - time.Microsecond
-	e.Note("repeatedly, A acquires a key for %v, and B calls Acquire until it has acquired it", ttl)
-	e.Until(60, time.Second, func() {
+	ttls := []time.Duration{2*time.Millisecond - time.Microsecond, 1400 * time.Microsecond, 3*time.Millisecond + 450*time.Microsecond}
+	e.Note("repeatedly, A acquires a key for %v, and B calls Acquire until it has acquired it", ttls)
+	round := 0
+	e.Until(90, 1500*time.Millisecond, func() {
+		ttl := ttls[round%len(ttls)]
+		round++
 		key := e.Key()
 		held := e.A.Must(e.A.Quietly("Acquire", key, harness.RandomToken(), ttl), true, "the key is fresh")
 		token := harness.RandomToken()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/names"
 )
 
 func inspectChecks() []harness.Check {
@@ -175,8 +176,8 @@ func oddNames(base string) []string {
 	return []string{
 		base + " ", " " + base, base + "\n", base + "\x00", base + "\x00x", base + "\xff\xfe", base + "é", base + "{x}", base + "%41",
 		base + "*", base + "?", base + "[a]", base + `\`, base + `\*`, base + "//", base + ":", base + "'", base + `"`, "token:" + base,
-		"1:" + base, strings.Repeat("9", 20) + base, base + strings.Repeat("l", nameLimit-len(base)), base + strings.Repeat("l", 251-len(base)),
-		base + strings.Repeat("\xfe", nameLimit-len(base)),
+		"1:" + base, strings.Repeat("9", 20) + base, base + strings.Repeat("l", names.Limit-len(base)), base + strings.Repeat("l", 251-len(base)),
+		base + strings.Repeat("\xfe", names.Limit-len(base)),
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/names"
 )
 
 func listChecks() []harness.Check {
@@ -116,35 +118,38 @@ func exactly(c *harness.Client, prefix string, held []harness.Call) {
 }
 
 func checkListPrefix(e *harness.Env) {
-	base := e.Key()
+	base := e.Label("k", strings.ToLower(harness.RandomKey())+"x")
+	pairs := names.Pairs(base)
 	exactly(e.A, base, nil)
-	keys := append(oddNames(base), base, base+"a", base+"aa", base+"aab", base+"ab", base+"b", base+"A", base+"/a", base+"/b/c", base+"_", base+"%",
-		base+"a*b", base+"a?b", base+"a[bc]", base+`a\b`, base+`a\*b`, base+"axb", base+"{a}b", base+"[^a]", base+"^", base+"$", base+".", base+"(a|b)")
 	var held []harness.Call
-	for i, key := range keys {
-		if !strings.HasPrefix(key, base) {
-			continue
+	keys := append(names.All(pairs), base+"a", base+"aa", base+"aab", base+"ab", base+"\xff", base+"\xff\x00", base+"\xff\xffa")
+	slices.Sort(keys)
+	for i, key := range slices.Compact(keys) {
+		if strings.HasPrefix(key, base) && len(key) <= 200 {
+			r := e.A.Quietly("Acquire", key, e.Token(), harness.Long+time.Duration(i)*time.Minute)
+			held = append(held, e.A.Must(r, true, "the key is fresh"))
 		}
-		held = append(held, e.A.Takes(key, e.Token(), harness.Long+time.Duration(i)*time.Minute, "the key is fresh"))
 	}
-	for _, h := range held {
-		exactly(e.A, h.Key, held)
+	e.Note("A takes %d locks whose keys begin with %s", len(held), e.Short(base))
+	forms := make(map[string]int)
+	for _, p := range pairs {
+		if forms[p.Rule]++; forms[p.Rule] == 1 || strings.Contains(p.Rule, "pattern") || strings.Contains(p.Rule, "glob") {
+			exactly(e.A, p.A, held)
+			exactly(e.A, p.B, held)
+		}
 	}
-	for _, prefix := range []string{"a", "a*", "a?", "a[", "*", "?", "[", "[a-z]", `\`, "/", "%", "_", "none", "{", "^a"} {
-		exactly(e.A, base+prefix, held)
+	for _, end := range []string{"a", "a*", "a?", "a[", "*", "?", "[", "[a-z]", `\`, "/", "%", "_", "none", "{", "^a", "\xff", "\xff\xff", " ", "  ",
+		"\t", "\n", "\x00", "\x00x"} {
+		exactly(e.A, base+end, held)
 	}
 	exactly(e.A, base[:len(base)-1], held)
-	for _, h := range held[len(held)/2:] {
-		e.A.Releases(h.Key, h.Token, "A holds it")
-	}
-	held = held[:len(held)/2]
+	releasesAll(e, held[10:])
+	held = held[:10]
 	brief := e.A.Takes(base+"brief", e.Token(), 30*time.Millisecond, "the key is fresh")
 	next := e.B.TakesOver(brief, e.Token(), harness.Long)
 	e.B.Releases(brief.Key, next.Token, "B holds it")
 	exactly(e.A, base, held)
-	for _, h := range held {
-		e.A.Releases(h.Key, h.Token, "A holds it")
-	}
+	releasesAll(e, held)
 	exactly(e.A, base, nil)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/names"
 )
 
 func waitChecks() []harness.Check {
@@ -103,11 +104,7 @@ func waitChecks() []harness.Check {
 func checkWaitUncontended(e *harness.Env) {
 	key, t1, t2 := e.Key(), e.Token(), e.Token()
 	wait := func(c *harness.Client, token string, ttl time.Duration, why string) harness.Call {
-		r := c.Must(c.Do("Wait", key, token, ttl), true, why)
-		if left := r.Deadline.Sub(r.Start); left < ttl/2 || left > ttl+r.End.Sub(r.Start) {
-			e.Fail(fmt.Sprintf("a deadline about %v from now", ttl), fmt.Sprintf("it is %v after the Wait started", left))
-		}
-		return r
+		return c.Must(c.Do("Wait", key, token, ttl), true, why) // which judges the deadline
 	}
 	wait(e.A, t1, harness.Long, "the key is fresh")
 	e.B.Blocked(key, "A holds the lock")
@@ -280,7 +277,7 @@ func checkWaitHolderVanishes(e *harness.Env) {
 func checkWaitAnyKey(e *harness.Env) {
 	base := e.Key()
 	names := []string{base + "*", base + "\x00z", base + " z", base + "\r\n", base + "{", base + "}", "{" + base + "}", base + "}{", base + "{x}", "{}" + base,
-		base + "\xff", base + "日本", base + strings.Repeat("n", 251-len(base)), base + strings.Repeat("n", nameLimit-len(base))}
+		base + "\xff", base + "日本", base + strings.Repeat("n", 251-len(base)), base + strings.Repeat("n", names.Limit-len(base))}
 	e.Spread(len(names), func(i int) {
 		key, t1, t2 := names[i], e.Token(), e.Token()
 		ctx, cancel := context.WithTimeout(e.Ctx, harness.OpTimeout)

@@ -105,7 +105,10 @@ func checkWaitContext(e *harness.Env) {
 		e.Ended(ctx, e.A.DoContext(ctx, "Wait", key, e.Token(), harness.Long), why)
 		token := e.Token()
 		e.B.Takes(key, token, harness.Long, "the key is fresh: A's Wait did nothing, since "+why)
-		e.Ended(ctx, e.A.DoContext(ctx, "Wait", key, e.Token(), harness.Long), why)
+		r := e.Ended(ctx, e.A.DoContext(ctx, "Wait", key, e.Token(), harness.Long), why)
+		if errors.Is(r.Err, locker.ErrHeld) {
+			e.Fail("an error without locker.ErrHeld: A's Wait has not looked at the lock, since "+why, "A.Wait = "+r.Result())
+		}
 		e.B.Releases(key, token, "B holds the lock")
 		e.C.Takes(key, e.Token(), harness.Long, "B has released it: A's Wait did nothing, since "+why)
 	}

@@ -139,7 +139,10 @@ func oneTo(n int) string {
 
 func checkWaitFIFO(e *harness.Env) {
 	e.Patiently(func(rest time.Duration) harness.Verdict {
-		ttls := slices.Repeat([]time.Duration{harness.Long}, fifoWaiters)
+		var ttls []time.Duration
+		for i := range fifoWaiters { // falling, or the shortest would be last by chance as well
+			ttls = append(ttls, harness.Long-time.Duration(i)*time.Second)
+		}
 		q := newQueue(e, harness.Long, rest, ttls...)
 		defer q.cancel()
 		e.Sleep(e.Standing()) // a waiter that is served before the next one joins shows nothing

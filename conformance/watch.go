@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker/conformance/internal/harness"
+	"github.com/golockers/locker/conformance/internal/names"
 )
 
 func watchChecks() []harness.Check {
@@ -296,7 +297,7 @@ func checkWatchChannel(e *harness.Env) {
 func checkWatchAnyKey(e *harness.Env) {
 	base := e.Key()
 	names := []string{base + "*", base + "?", base + "[a-z]", `\` + base, base + "\x00z", base + " z", base + "\r\nz", base + "{", "{" + base + "}",
-		base + "}{", base + "\xff", base + "日本", base + strings.Repeat("n", 251-len(base)), base + strings.Repeat("n", nameLimit-len(base))}
+		base + "}{", base + "\xff", base + "日本", base + strings.Repeat("n", 251-len(base)), base + strings.Repeat("n", names.Limit-len(base))}
 	e.Spread(len(names), func(i int) {
 		key, token := names[i], e.Token()
 		ctx, cancel := context.WithCancel(e.Ctx)

@@ -288,6 +288,10 @@ func (c *Client) Must(r Call, ok bool, why string) Call {
 // longer.
 func (c *Client) plausible(r Call) {
 	c.Env.TB.Helper()
+	if now := time.Now(); now != now.Round(0) && r.Deadline == r.Deadline.Round(0) { // a testing/synctest bubble has no such clock
+		c.Env.FailAbout(r.Key, c.Name+".Wait returns a deadline on this process's monotonic clock, such as time.Now().Add(ttl)",
+			"it has a reading of the wall clock alone: "+r.Deadline.String())
+	}
 	earliest, latest := r.Start.Add(r.TTL/2), r.End.Add(r.TTL+c.Env.Granularity()+Rounding.Time)
 	if r.Deadline.Before(earliest) || r.Deadline.After(latest) {
 		c.Env.Show(r)

@@ -135,7 +135,7 @@ const (
 		"connection limit, and what the backend refuses."
 	endedCauses = "a context's error, although the call's own context had not ended: that of another call, whose end closed " +
 		"a connection that both used (give each Locker connections of its own, and each request a context that does not end " +
-		"with the caller's: see leaving in docs/adapters.md), or that of a shorter timeout of the client's."
+		"with the caller's: see leaving in examples/adapter/calls.go), or that of a shorter timeout of the client's."
 	HungCauses = "a call that waits without a time limit for another call, for a connection of an exhausted pool, or for " +
 		"the backend; or a machine that is far too slow."
 	panicCauses = "see the panic."

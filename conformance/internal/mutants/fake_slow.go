@@ -2,7 +2,8 @@ package mutants
 
 import (
 	"context"
-	"runtime"
+	"errors"
+	"math/rand/v2"
 	"time"
 )
 
@@ -50,16 +51,19 @@ func Slowly(f *Fake, before, after func() time.Duration) {
 func Fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
 // CompareAndSwap makes f a correct Locker on a backend that can only compare and swap: under
-// contention it tries until its context ends.
-func CompareAndSwap(f *Fake) {
+// contention it tries until its context ends, or so many times if attempts is not negative.
+func CompareAndSwap(f *Fake, attempts int) {
 	change := func(ctx context.Context, key string, decide func(it item, ok bool) (item, bool)) (bool, error) {
-		for ctx.Err() == nil {
+		for n := 0; ctx.Err() == nil; n++ {
+			if n == attempts {
+				return false, errors.New("the value kept changing")
+			}
 			old, ok := f.get(key)
 			next, do := decide(old, ok)
 			if !do {
 				return false, nil
 			}
-			runtime.Gosched()
+			linger(ctx, rand.N(200*time.Microsecond)) // for others to change it
 			f.mu.Lock()
 			now, still := f.live(key)
 			done := now == old && still == ok

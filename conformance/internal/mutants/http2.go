@@ -27,6 +27,7 @@ type http2Lock struct {
 	client *http.Client
 	url    string
 	calls  *inflight.Calls
+	line   *localQueue // of the waiters, of which only the first asks
 }
 
 // rpcTimeout bounds a call that its caller may have left behind.
@@ -46,7 +47,7 @@ func newHTTP2Lock(tb testing.TB, addr string) http2Lock {
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: 100 * time.Millisecond, PingTimeout: time.Minute},
 	}
 	tb.Cleanup(transport.CloseIdleConnections)
-	return http2Lock{&http.Client{Transport: transport}, "http://" + addr + "/", new(inflight.Calls)}
+	return http2Lock{&http.Client{Transport: transport}, "http://" + addr + "/", new(inflight.Calls), &localQueue{m: make(map[string][]chan struct{})}}
 }
 
 // post sends a request. The caller closes the body of the response.
@@ -135,6 +136,13 @@ func (l http2Lock) Fence(ctx context.Context, key, token string) (uint64, bool, 
 // Wait returns when the server has granted the lock. The grant may be old by then, so it is
 // extended.
 func (l http2Lock) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	turn := l.line.join(key)
+	defer l.line.leave(key, turn)
+	select {
+	case <-turn:
+	case <-ctx.Done():
+		return time.Time{}, fmt.Errorf("%w: %w", ctx.Err(), locker.ErrHeld)
+	}
 	for held := false; ; held = true {
 		start, command := time.Now(), l.Acquire
 		if held {

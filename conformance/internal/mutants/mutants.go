@@ -26,13 +26,13 @@ type Mutant struct {
 // Local returns the mutants that need no server.
 func Local() []Mutant {
 	return append(mayFailDemand(aside(slices.Concat(exclusionMutants(), nameMutants(), expiryMutants(), ownerMutants(),
-		contextMutants(), watchMutants(), waitMutants(), fenceMutants()))),
+		contextMutants(), watchMutants(), waitMutants(), fenceMutants(), edgeMutants()))),
 		slices.Concat(mayFailDemand(slices.Concat(inspectMutants(), listMutants())), demandMutants())...)
 }
 
 // Redis returns the mutants that need a real backend or a real network.
 func Redis() []Mutant {
-	return mayFailDemand(append(aside(redisMutants()), redisInspectMutants()...))
+	return mayFailDemand(slices.Concat(aside(redisMutants()), redisInspectMutants(), reuseMutants(), lineMutants()))
 }
 
 // mayFailDemand lets all mutants fail the checks of demands, which repeat for Lockers that keep
