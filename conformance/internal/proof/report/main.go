@@ -1,57 +1,62 @@
 // Report makes docs/proof.md from the figures that tests recorded, see [proof.Record]:
 //
-//	cd conformance/internal/proof && go run ./report results.jsonl > ../../../docs/proof.md
+//	cd conformance/internal/proof && go run ./report report/proof.md.tmpl results.jsonl > ../../../docs/proof.md
 //
-// The text of the page is in page.md. A line "<!-- table: SECTION -->" in it stands for the table
-// of a section.
+// In proof.md.tmpl a line "<!-- table: SECTION -->" stands for the table of a section, and a line
+// "<!-- totals: SECTION -->" for a table that has one row for all rows whose names end in the same
+// part after a comma. The rows behind such a table are in results.md, which is made from results.md.tmpl in
+// the same way.
 package main
 
 import (
 	"bufio"
 	"bytes"
-	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/golockers/locker/conformance/internal/proof"
 )
 
-//go:embed page.md
-var page string
-
-var table = regexp.MustCompile(`(?m)^<!-- table: (.*) -->$`)
+var table = regexp.MustCompile(`(?m)^<!-- (table|totals): (.*) -->$`)
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: report FILE")
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: report PAGE FIGURES")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Stdout); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
 		os.Exit(1)
 	}
 }
 
-func run(path string, out io.Writer) error {
-	data, err := os.ReadFile(path)
+func run(page, figures string, out io.Writer) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	data, err := os.ReadFile(figures)
 	if err != nil {
 		return err
 	}
 	sections, err := read(data)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", figures, err)
 	}
-	text, err := fill(page, sections)
+	filled, err := fill(string(text), sections)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", page, err)
 	}
-	_, err = io.WriteString(out, text)
+	_, err = io.WriteString(out, filled)
 	return err
 }
 
@@ -74,30 +79,30 @@ func read(data []byte) (map[string][]proof.Row, error) {
 	return sections, lines.Err()
 }
 
-// fill puts the tables into the page. It returns an error if a table has no place or a place has no
-// table.
+// fill puts the tables into the page. It returns an error if a place has no table.
 func fill(page string, sections map[string][]proof.Row) (string, error) {
 	var wrong []string
-	used := make(map[string]bool)
 	page = strings.ReplaceAll(page, "<!-- durations -->", durations(sections))
 	page = strings.ReplaceAll(page, "<!-- machine -->", machine(sections))
 	text := table.ReplaceAllStringFunc(page, func(place string) string {
-		name := table.FindStringSubmatch(place)[1]
-		used[name] = true
-		if len(sections[name]) == 0 {
+		match := table.FindStringSubmatch(place)
+		name := match[2]
+		rows := sections[name]
+		if len(rows) == 0 {
 			wrong = append(wrong, "no figures for "+name)
 			return place
 		}
-		return markdown(sections[name])
-	})
-	for name := range sections {
-		if !used[name] {
-			wrong = append(wrong, "no place for "+name)
+		if match[1] == "totals" {
+			var err error
+			if rows, err = totals(rows); err != nil {
+				wrong = append(wrong, name+": "+err.Error())
+			}
 		}
-	}
+		return markdown(rows)
+	})
 	if wrong != nil {
 		slices.Sort(wrong)
-		return "", fmt.Errorf("page.md: %s", strings.Join(wrong, ", "))
+		return "", fmt.Errorf("%s", strings.Join(wrong, ", "))
 	}
 	return text, nil
 }
@@ -132,6 +137,44 @@ func machine(sections map[string][]proof.Row) string {
 		return "processors and a load average that are not known"
 	}
 	return fmt.Sprintf("%d processors and a load average of %.0f to %.0f", processors, least, most)
+}
+
+// totals returns one row for all rows whose names end in the same part after a comma. It adds their
+// numbers and has the longest of their durations.
+func totals(rows []proof.Row) ([]proof.Row, error) {
+	var sums []proof.Row
+	for _, row := range rows {
+		name := strings.TrimSpace(row.Name[strings.LastIndex(row.Name, ",")+1:])
+		i := slices.IndexFunc(sums, func(sum proof.Row) bool { return sum.Name == name })
+		if i < 0 {
+			sums = append(sums, proof.Row{Name: name, Counts: slices.Clone(row.Counts)})
+			continue
+		}
+		for _, c := range row.Counts {
+			j := slices.IndexFunc(sums[i].Counts, func(sum proof.Count) bool { return sum.Name == c.Name })
+			if j < 0 {
+				sums[i].Counts = append(sums[i].Counts, c)
+				continue
+			}
+			var err error
+			if sums[i].Counts[j].Value, err = add(sums[i].Counts[j].Value, c.Value); err != nil {
+				return nil, fmt.Errorf("%s of %s: %w", c.Name, row.Name, err)
+			}
+		}
+	}
+	return sums, nil
+}
+
+// add returns the sum of two numbers, or the longer of two durations.
+func add(a, b string) (string, error) {
+	m, err1 := strconv.Atoi(a)
+	n, err2 := strconv.Atoi(b)
+	if err1 == nil && err2 == nil {
+		return strconv.Itoa(m + n), nil
+	}
+	s, err1 := time.ParseDuration(a)
+	t, err2 := time.ParseDuration(b)
+	return max(s, t).String(), errors.Join(err1, err2)
 }
 
 // markdown returns the table of a section, with a column for each name of a count.

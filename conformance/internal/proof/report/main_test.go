@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"testing"
 
 	"github.com/golockers/locker/conformance/internal/proof"
@@ -34,14 +35,42 @@ End.
 
 func TestReportMissing(t *testing.T) {
 	_, err := fill("<!-- table: Histories -->\n", map[string][]proof.Row{"Soak": {{Section: "Soak", Name: "all"}}})
-	require.EqualError(t, err, "page.md: no figures for Histories, no place for Soak")
+	require.EqualError(t, err, "no figures for Histories")
 }
 
-func TestPageHasEachTableOnce(t *testing.T) {
-	seen := make(map[string]bool)
-	for _, place := range table.FindAllStringSubmatch(page, -1) {
-		assert.False(t, seen[place[1]], place[1])
-		seen[place[1]] = true
+func TestTotals(t *testing.T) {
+	row := func(name, leases, wait string) proof.Row {
+		return proof.Row{Name: name, Counts: []proof.Count{{Name: "leases", Value: leases}, {Name: "wait", Value: wait}}}
 	}
-	assert.NotEmpty(t, seen)
+	text, err := fill("<!-- totals: Disturbances -->\n", map[string][]proof.Row{"Disturbances": {
+		row("KILL, redigo", "3", "20ms"), row("Cluster, KILL, redisv9", "5", "1s"), row("STOP, redigo", "4", "1.2s"),
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, "| | leases | wait |\n|---|--:|--:|\n| redigo | 7 | 1.2s |\n| redisv9 | 5 | 1s |\n", text)
+
+	_, err = fill("<!-- totals: Disturbances -->\n", map[string][]proof.Row{"Disturbances": {
+		row("KILL, redigo", "3", "20ms"), row("STOP, redigo", "4", "1.2 seconds"),
+	}})
+	require.ErrorContains(t, err, "Disturbances: wait of STOP, redigo:")
+}
+
+func TestEachSectionHasOnePlace(t *testing.T) {
+	data, err := os.ReadFile("../results.jsonl")
+	require.NoError(t, err)
+	sections, err := read(data)
+	require.NoError(t, err)
+	tables := make(map[string]int)
+	for _, name := range []string{"proof.md.tmpl", "results.md.tmpl"} {
+		page, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, place := range table.FindAllStringSubmatch(string(page), -1) {
+			if place[1] == "table" {
+				tables[place[2]]++
+			}
+		}
+	}
+	for name := range sections {
+		assert.Equal(t, 1, tables[name], name)
+	}
+	assert.Len(t, tables, len(sections))
 }
