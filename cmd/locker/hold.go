@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -10,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/cmd/locker/internal/backend"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/semaphore"
 	"golang.org/x/term"
 )
@@ -30,10 +31,15 @@ type holding struct {
 	lease    *locker.Lease
 }
 
+// outage is how long waiting goes on while the backend fails, since its last answer. A server that
+// restarts is back by then.
+const outage = 10 * time.Second
+
 // extensions remembers how the last extension of the lease ended: a lease reports it only when the
 // lock is lost. It also reports that the waiting begins.
 type extensions struct {
 	waiting func()
+	waits   atomic.Bool // the backend has answered that the lock is held
 
 	mu   sync.Mutex
 	last error
@@ -43,6 +49,7 @@ type extensions struct {
 func (e *extensions) Observe(_ context.Context, event locker.Event) {
 	switch event.Kind {
 	case locker.Waiting:
+		e.waits.Store(true)
 		if e.waiting != nil {
 			go e.waiting()
 		}
@@ -57,15 +64,6 @@ func (e *extensions) err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.last
-}
-
-// ownerLabel is what other machines see of this process.
-func ownerLabel() string {
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "unknown"
-	}
-	return host + "/" + strconv.Itoa(os.Getpid())
 }
 
 // acquire takes the lock, or returns an error with a status. A signal that ends processes ends the
@@ -86,19 +84,8 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 			say("waiting for the lock %q, held%s", h.flags.key, h.holder())
 		}
 	}
-	// The token is that of WithOwner. It is made here because it is needed after an error, too.
-	token := ownerLabel() + "/" + rand.Text()
 	acquired := make(chan error, 1)
-	go func() {
-		lock := locker.Lock
-		if h.flags.skip {
-			lock = locker.TryLock
-		}
-		var err error
-		h.lease, err = lock(ctx, locker.Observed(h.backend.Locker, h.observer), h.flags.key, h.flags.ttl,
-			locker.WithToken(token), locker.WithKeepAlive(), locker.WithMinHold(h.flags.minHold))
-		acquired <- err
-	}()
+	go func() { acquired <- h.lock(ctx) }()
 	var end os.Signal
 	for {
 		select {
@@ -112,7 +99,7 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 			case end != nil && err == nil:
 				h.abandon()
 			case err != nil:
-				h.withdraw(token, err)
+				h.withdraw()
 			}
 			switch {
 			case end != nil:
@@ -127,23 +114,38 @@ func (h *holding) acquire(signals <-chan os.Signal) error {
 	}
 }
 
-// withdraw releases a token whose acquisition has failed, which may hold the lock all the same, or wait
-// for it. The library does so in the background, but this process is about to end. There is one
-// connection, so a second Release comes after what the library has begun before the first; the pause
-// lets it begin. If all this fails, the lock ends with its ttl.
-func (h *holding) withdraw(token string, err error) {
-	switch {
-	case errors.Is(err, locker.ErrInvalidKey), errors.Is(err, locker.ErrInvalidTTL):
-		return // nothing has happened
-	case h.flags.skip && errors.Is(err, locker.ErrHeld):
-		return
+// lock takes the lock. If the backend fails while it waits, it begins again, until the outage has
+// lasted for too long.
+func (h *holding) lock(ctx context.Context) (err error) {
+	lock := locker.Lock
+	if h.flags.skip {
+		lock = locker.TryLock
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	var since time.Time // the begin of the outage; zero if the backend has never answered
+	for {
+		l := locker.Observed(locker.Owned(h.backend.Locker, ""), h.observer)
+		h.lease, err = lock(ctx, l, h.flags.key, h.flags.ttl, locker.WithKeepAlive(), locker.WithMinHold(h.flags.minHold))
+		if h.observer.waits.Swap(false) {
+			since = time.Now()
+		}
+		if err == nil || ctx.Err() != nil || time.Since(since) >= outage {
+			return err
+		}
+		select {
+		case <-time.After(outage / 50):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// withdraw waits for what the library does in the background after an acquisition has failed, which
+// may hold the lock all the same. A backend that works needs a few milliseconds. If it does not, the
+// lock ends with its ttl.
+func (h *holding) withdraw() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience/4)
 	defer cancel()
-	if _, err := h.backend.Locker.Release(ctx, h.flags.key, token); err == nil {
-		time.Sleep(10 * time.Millisecond)
-		_, _ = h.backend.Locker.Release(ctx, h.flags.key, token)
-	}
+	_ = undo.Wait(ctx, h.backend.Locker)
 }
 
 // held returns the error of a lock that is held elsewhere.

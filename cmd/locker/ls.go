@@ -17,7 +17,7 @@ import (
 const lsHelp = `Ls lists the locks that are held, or those whose names begin with PREFIX: their holders, the time
 that is left to them unless they extend it, and how many wait. A dash means that the backend does
 not know. The holder is the host and process id of a locker command, or the label that a Go program
-has chosen with WithOwner; otherwise it is the beginning of its token.
+has chosen with Owned or WithOwner; otherwise it is the beginning of its token.
 
 The permits of run --permits are the locks KEY/1, KEY/2 and so on. The commands that wait for a
 permit are the holder of the lock KEY/queue and its waiters. A single Redis server, or Sentinel, has

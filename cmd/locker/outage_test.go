@@ -64,6 +64,24 @@ func TestServerDiesWhileWaiting(t *testing.T) {
 	})
 }
 
+// A command that waits for the lock goes on waiting while the server restarts.
+func TestServerRestartsWhileWaiting(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, url string, srv *testserver.Server) {
+		// Where the data is kept, the lock ends soon; elsewhere it is free at once.
+		locked(t, 0, nil, "run", "-b", url, "--key", "k", "--min-hold", "15s", "true")
+		p := start(t, nil, "run", "-b", url+"?timeout=2s", "--key", "k", "echo", "ran")
+		requireWaiter(t, url)
+		time.Sleep(3 * time.Second) // until it waits, where the backend does not tell
+		srv.Stop()
+		time.Sleep(time.Second) // for the command to notice
+		srv.Restart()
+		require.Zero(t, p.status(t), "%s", &p.stderr)
+		require.Equal(t, "ran\n", p.stdout.String())
+		require.Empty(t, p.stderr.String())
+	})
+}
+
 // A command that stops waiting leaves nothing behind that the lock would wait for.
 func TestWaiterLeaves(t *testing.T) {
 	t.Parallel()

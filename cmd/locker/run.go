@@ -22,6 +22,9 @@ does Ctrl-C. Its environment has LOCKER_KEY, and LOCKER_FENCE with the fencing n
 the backend has fencing numbers: a resource that refuses smaller numbers than it has seen is safe
 from a command whose lock was lost.
 
+If the backend fails while run waits, run goes on waiting for up to ten seconds, so that the server
+may restart.
+
 If the backend cannot be reached, the lock ends --ttl after it was last extended. The command is then
 stopped in time: SIGTERM to its group when --grace is left, and SIGKILL at the end. If the lock is
 found to be held elsewhere, SIGTERM follows at once, and SIGKILL after --grace. If locker itself is
@@ -92,7 +95,7 @@ func newRun() *cobra.Command {
 			if cmd.Flags().Changed("permits") && f.permits < 1 {
 				return fmt.Errorf("--permits %d is less than 1", f.permits)
 			}
-			b, err := open(cmd, 1) // holding.withdraw depends on the order
+			b, err := open(cmd, 1)
 			if err != nil {
 				return err
 			}
