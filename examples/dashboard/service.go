@@ -35,12 +35,9 @@ func serve(ctx context.Context, redisAddr, metricsAddr string, length time.Durat
 	go func() { failed <- metrics.ListenAndServe() }()
 	defer metrics.Close()
 
-	client := redis.NewClient(&redis.Options{
-		Addr: redisAddr, ContextTimeoutEnabled: true, MaxRetries: -1, PoolSize: 50,
-		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, PoolTimeout: time.Second,
-	})
+	client := redis.NewClient(redisv9.Tuned(&redis.Options{Addr: redisAddr, PoolSize: 50}))
 	defer client.Close()
-	l := locker.Observed(redisv9.New(client), otellocker.NewObserver(meters))
+	l := locker.Owned(locker.Observed(redisv9.New(client), otellocker.NewObserver(meters)), "")
 	cache := redisv9.NewCache(client, redisv9.CacheConfig[string]{TTL: time.Second, Stale: time.Second})
 	source := func(ctx context.Context, key string) (string, error) {
 		err := sleep(ctx, between(20, 80))

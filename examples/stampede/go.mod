@@ -8,10 +8,10 @@ require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/golockers/locker v0.0.0
 	github.com/ncruces/go-sqlite3 v0.22.0
-	github.com/redis/go-redis/v9 v9.7.3
+	github.com/redis/go-redis/v9 v9.5.5
 	github.com/stretchr/testify v1.11.1
 	github.com/tetratelabs/wazero v1.8.2
-	golang.org/x/term v0.28.0
+	golang.org/x/term v0.47.0
 )
 
 require (
@@ -21,6 +21,6 @@ require (
 	github.com/ncruces/julianday v1.0.0 // indirect
 	github.com/pmezard/go-difflib v1.0.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
-	golang.org/x/sys v0.29.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )

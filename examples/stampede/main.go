@@ -15,9 +15,13 @@
 // With -http it shows the rounds on a page as they happen. Rounds follow each other for as long as
 // a browser has the page open, until the program is interrupted.
 //
-// The exit status is 1 if the layered strategy queried the database more than once in a round, or a
-// caller got an error or a value that is not this round's; 2 for bad flags or a server that does
-// not answer; 130 if interrupted. With -http an interruption is the usual end, so its status is 0.
+// In the last strategy the database refuses every query, and all callers get its error. On backends
+// whose cache is no slots.Keeper, here PostgreSQL and etcd, each process asks it.
+//
+// The exit status is 1 if the Loader (layered) or the Fleet (without a cache) did not query the
+// database exactly once in a round, or a caller did not get what that round has for it; 2 for bad
+// flags or a server that does not answer; 130 if interrupted. With -http an interruption is the
+// usual end, so its status is 0.
 //
 // Where to look: the program is internal/stampede. Its strategies.go holds what is compared,
 // parent.go the rounds, child.go a process of the fleet, redis.go and embedded.go the cache and the

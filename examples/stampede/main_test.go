@@ -13,7 +13,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programtest.Main(m, func() int { return stampede.Main(nil) })
+	programtest.Main(m, func() int {
+		stampede.CompiledIn = programtest.Compiled()
+		return stampede.Main(nil)
+	})
 }
 
 const compiling = "stampede: compiling the clients of other backends\n"

@@ -26,9 +26,7 @@ type Table interface {
 
 // NewUsers returns the cached table.
 func NewUsers(l locker.Locker, client redis.UniversalClient, table Table) *singleflight.Loader[*User] {
-	cache := redisv9.NewCache(client, redisv9.CacheConfig[*User]{
-		TTL: time.Minute, Stale: 10 * time.Minute, Prefix: "cache:user/",
-	})
+	cache := redisv9.NewCache(client, redisv9.CacheConfig[*User]{TTL: time.Minute, Stale: 10 * time.Minute})
 	return singleflight.NewLoader(l, cache, table.Query, singleflight.WithKeyPrefix("user/"))
 }
 

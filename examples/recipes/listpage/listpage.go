@@ -18,7 +18,7 @@ type Item struct{ Name string }
 // NewItems returns the cached items. query returns those that exist.
 func NewItems(client redis.UniversalClient,
 	query func(ctx context.Context, ids []string) (map[string]Item, error)) *singleflight.Loader[Item] {
-	cache := redisv9.NewCache(client, redisv9.CacheConfig[Item]{TTL: time.Minute, Jitter: 0.2, Prefix: "cache:item/"})
+	cache := redisv9.NewCache(client, redisv9.CacheConfig[Item]{TTL: time.Minute, Jitter: 0.2})
 	locks := redisv9.New(client, redisv9.WithBatching(1))
 	return singleflight.NewBatchLoader(locks, cache, query, singleflight.WithKeyPrefix("item/"),
 		singleflight.WithSentinels(singleflight.ErrNotLoaded))

@@ -10,6 +10,7 @@ import (
 	"github.com/go-co-op/gocron/v2"
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/examples/recipes/internal/replicas"
+	"github.com/golockers/locker/lockertest"
 	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redisv9"
 	"github.com/google/uuid"
@@ -98,4 +99,15 @@ func TestEvery(t *testing.T) {
 			last = next
 		}
 	})
+}
+
+// The lock of a replica that crashes ends within half a period, even if a period is seconds.
+func TestEveryTakesItsTTLFromThePeriod(t *testing.T) {
+	t.Parallel()
+	for period, ttl := range map[time.Duration]time.Duration{10 * time.Second: 5 * time.Second, 24 * time.Hour: time.Minute} {
+		l := lockertest.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		Every(ctx, l, "report", period, func(context.Context) error { cancel(); return nil })
+		assert.Equal(t, ttl, l.Calls()[0].TTL)
+	}
 }

@@ -15,7 +15,7 @@ type Report struct{ Text string }
 
 // NewReports returns what makes the calls of all replicas one.
 func NewReports(client redis.UniversalClient) *singleflight.Fleet[Report] {
-	slots := redisv9.NewCache(client, redisv9.CacheConfig[Report]{TTL: time.Minute, Prefix: "slot:report/"})
+	slots := redisv9.NewCache(client, redisv9.CacheConfig[Report]{TTL: time.Minute, Prefix: "slot:"})
 	return singleflight.NewFleet(redisv9.New(client), slots, singleflight.WithKeyPrefix("report/"))
 }
 

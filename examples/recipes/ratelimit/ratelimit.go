@@ -8,7 +8,8 @@ import (
 	"github.com/golockers/locker/window"
 )
 
-// Limit lets each user make 100 requests a minute. c is the Locker of any backend but etcd.
+// Limit lets each user make 100 requests a minute. c is the Locker of a
+// backend that counts: any but etcd and sqllock.
 func Limit(c window.Counter, user func(*http.Request) string, api http.Handler) http.Handler {
 	limiter := window.New(c, 100, time.Minute)
 	return window.Middleware(limiter, func(r *http.Request) string { return "user/" + user(r) })(api)

@@ -7,26 +7,48 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/sqllock"
 )
 
-// Change replaces the balance of an account with what work makes of it. The error is [sql.ErrNoRows]
-// if a later holder of the lock has read the account meanwhile: then nothing is written.
+// Change replaces the balance of an account with what work makes of it. It writes nothing if a later
+// holder of the lock has read the account meanwhile. The error is [locker.ErrNotHeld] if the lock was
+// lost, before the write or after it.
 func Change(ctx context.Context, l locker.Locker, db *sql.DB, account string, ttl time.Duration,
 	work func(ctx context.Context, balance int) (int, error)) error {
-	return locker.Do(ctx, l, "account/"+account, ttl, func(ctx context.Context) error {
+	key := "account/" + account
+	return locker.Do(ctx, l, key, ttl, func(ctx context.Context) error {
 		fence, err := locker.FromContext(ctx).Fence(ctx)
 		if err != nil {
 			return err
 		}
 		var balance int
-		if err := db.QueryRowContext(ctx, `UPDATE accounts SET fence = $1 WHERE id = $2 AND fence < $1
-			RETURNING balance`, fence, account).Scan(&balance); err != nil {
+		if err := guarded(ctx, db, key, fence, func(tx *sql.Tx) error {
+			return tx.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE id = ?", account).Scan(&balance)
+		}); err != nil {
 			return err
 		}
 		if balance, err = work(ctx, balance); err != nil {
 			return err
 		}
-		return db.QueryRowContext(ctx, `UPDATE accounts SET balance = $1 WHERE id = $2 AND fence = $3
-			RETURNING id`, balance, account, fence).Scan(new(string))
+		return guarded(ctx, db, key, fence, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = ? WHERE id = ?", balance, account)
+			return err
+		})
 	})
+}
+
+// guarded runs do in a transaction, unless a later holder of the lock has run one.
+func guarded(ctx context.Context, db *sql.DB, key string, fence uint64, do func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // after a commit it does nothing
+	if err := sqllock.Guard(ctx, tx, sqllock.SQLite, key, fence); err != nil {
+		return err
+	}
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
 }

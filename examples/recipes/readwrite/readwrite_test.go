@@ -15,6 +15,7 @@ import (
 	"github.com/golockers/locker/internal/fleet"
 	"github.com/golockers/locker/internal/leaktest"
 	"github.com/golockers/locker/redisv9"
+	"github.com/golockers/locker/sqllock"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,7 +53,7 @@ func worker(c *fleet.Child) {
 	switch {
 	case err == nil:
 		c.Report("written")
-	case errors.Is(err, sql.ErrNoRows):
+	case errors.Is(err, locker.ErrNotHeld):
 		c.Report("refused")
 	default:
 		c.Report(err.Error())
@@ -72,12 +73,14 @@ func TestStoppedBetweenReadAndWrite(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, db.Close()) }()
 	for _, statement := range []string{
-		`CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER NOT NULL, fence BIGINT NOT NULL DEFAULT 0)`,
+		`CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER NOT NULL)`,
 		`INSERT INTO accounts (id, balance) VALUES ('7', 0)`,
 	} {
 		_, err := db.ExecContext(ctx, statement)
 		require.NoError(t, err)
 	}
+
+	require.NoError(t, sqllock.EnsureGuardSchema(ctx, db, sqllock.SQLite))
 
 	workers, err := fleet.Start("worker", 1)
 	require.NoError(t, err)

@@ -10,7 +10,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programtest.Main(m, func() int { return stampede.Main(backends) })
+	programtest.Main(m, func() int {
+		stampede.CompiledIn = programtest.Compiled()
+		return stampede.Main(backends)
+	})
 }
 
 // on is a server for each backend, and what -backend says for it.

@@ -18,37 +18,8 @@ import (
 func connectMemcached(a stampede.Address) (stampede.Cache, locker.Locker, error) {
 	c := client.New(a.Host)
 	c.Timeout, c.MaxIdleConns = stampede.Patience, 20
-	return memcacheCache{c}, memcache.New(c), nil
-}
-
-// memcacheCache is bounded by its client's timeout, since the client ignores contexts.
-type memcacheCache struct{ client *client.Client }
-
-func (c memcacheCache) item(key, v string) *client.Item {
-	return &client.Item{Key: key, Value: []byte(v), Expiration: int32(stampede.FreshFor.Seconds())}
-}
-
-func (c memcacheCache) Get(_ context.Context, key string) (string, bool, error) {
-	item, err := c.client.Get(key)
-	if errors.Is(err, client.ErrCacheMiss) {
-		return "", false, nil
-	}
-	if err != nil {
-		return "", false, err
-	}
-	return string(item.Value), true, nil
-}
-
-func (c memcacheCache) Set(_ context.Context, key, v string) error {
-	return c.client.Set(c.item(key, v))
-}
-
-func (c memcacheCache) Add(_ context.Context, key, v string) (bool, error) {
-	err := c.client.Add(c.item(key, v))
-	if errors.Is(err, client.ErrNotStored) {
-		return false, nil
-	}
-	return err == nil, err
+	cache := memcache.NewCache(c, memcache.CacheConfig[string]{TTL: stampede.FreshFor, Prefix: stampede.Prefix})
+	return cache, memcache.New(c), nil
 }
 
 func openMemcached(_ context.Context, a stampede.Address) (stampede.Server, stampede.Address, error) {
@@ -67,6 +38,7 @@ type memcachedServer struct {
 }
 
 func (s *memcachedServer) Expire(ctx context.Context, key string) error {
+	key = stampede.Prefix + key
 	if err := s.client.Touch(key, -1); err != nil && !errors.Is(err, client.ErrCacheMiss) {
 		return err
 	}

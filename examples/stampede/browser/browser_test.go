@@ -19,7 +19,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programtest.Main(m, func() int { return stampede.Main(nil) })
+	programtest.Main(m, func() int {
+		stampede.CompiledIn = programtest.Compiled()
+		return stampede.Main(nil)
+	})
 }
 
 // openPage shows the page at url in a browser of its own. A script that fails, or anything that the browser refuses
@@ -88,14 +91,15 @@ func TestPage(t *testing.T) {
 	p, url := programtest.StartPage(t, "-processes", "2", "-goroutines", "8", "-load", "30ms")
 	page := openPage(t, url)
 	until(t, page, `document.getElementById("callers").textContent === "16 callers in 2 processes"`)
-	require.Equal(t, "no protection|in-process only|lock only|layered", text(t, page, "h2"))
+	require.Equal(t, "no protection|in-process only|lock only|layered|without a cache|failing source", text(t, page, "h2"))
 
 	until(t, page, `/^Round ([2-9]|\d\d)/.test(document.getElementById("summary").textContent)`)
-	require.Regexp(t, `^Round \d+, database queries: no protection \d+, in-process only [12], lock only 1, layered 1\.$`,
+	require.Regexp(t, `^Round \d+, database queries: no protection \d+, in-process only [12], lock only 1, layered 1, without a cache 1, failing source [12]\.$`,
 		text(t, page, "#summary"))
-	require.Equal(t, "1", text(t, page, "section:last-child .queries dd"))
-	require.Regexp(t, `^\d+ ms$`, text(t, page, "section:last-child .last dd"))
-	require.Regexp(t, `^1 a round in \d+ rounds$`, text(t, page, "section:last-child figcaption"))
+	const layered = "section:nth-child(4) "
+	require.Equal(t, "1", text(t, page, layered+".queries dd"))
+	require.Regexp(t, `^\d+ ms$`, text(t, page, layered+".last dd"))
+	require.Regexp(t, `^1 a round in \d+ rounds$`, text(t, page, layered+"figcaption"))
 
 	press(t, page, "#play", input.Space)
 	until(t, page, `document.getElementById("play").textContent === "Play"`)
@@ -175,7 +179,7 @@ func TestPageForEveryone(t *testing.T) {
 	}
 	assert.Equal(t, []string{"Callers in each process", "Time of a database query"}, names["slider"])
 	assert.Equal(t, []string{"Pause", "One round"}, names["button"])
-	assert.Equal(t, []string{"no protection", "in-process only", "lock only", "layered"}, names["region"])
+	assert.Equal(t, []string{"no protection", "in-process only", "lock only", "layered", "without a cache", "failing source"}, names["region"])
 	assert.Len(t, names["status"], 1)
 	assert.Len(t, names["alert"], 1)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"syscall"
 	"testing"
@@ -19,6 +20,19 @@ import (
 
 // variable in the environment makes a test binary the program.
 const variable = "STAMPEDE_TEST_PROGRAM"
+
+// Apart in the environment makes a fleet compile SQLite for itself, as users' fleets do.
+const Apart = "STAMPEDE_TEST_APART"
+
+// Compiled is where the fleets of a test binary keep the compiled SQLite, or "" if each has its own. It
+// is beside the binary, in a directory that go test removes.
+func Compiled() string {
+	program, err := os.Executable()
+	if err != nil || os.Getenv(Apart) != "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(program), "compiled")
+}
 
 // Long bounds a run of the program. Only a failing test uses it up.
 const Long = 2 * time.Minute
@@ -124,6 +138,8 @@ func RequireTable(t *testing.T, args ...string) {
 	require.Regexp(t, `(?m)^in-process only +[0-9.]+ +[123] +[0-9.]+ ms +[0-9.]+ ms +[1-9][0-9.]*$`, out)
 	require.Regexp(t, `(?m)^lock only +1 +1 +[0-9.]+ ms +[0-9.]+ ms +[1-9][0-9.]*$`, out)
 	require.Regexp(t, `(?m)^layered +1 +1 +[0-9.]+ ms +[0-9.]+ ms +[1-9][0-9.]*$`, out)
+	require.Regexp(t, `(?m)^without a cache +1 +1 +[0-9.]+ ms +[0-9.]+ ms +[1-9][0-9.]*$`, out)
+	require.Regexp(t, `(?m)^failing source +[0-9.]+ +\d+ +[0-9.]+ ms +[0-9.]+ ms +[1-9][0-9.]*$`, out)
 	require.NotRegexp(t, regexp.MustCompile(`[\r\x1b]`), out+p.Err.String(), "only a terminal sees the progress")
 	require.Empty(t, p.Err.String())
 	p.RequireNothingLeft(t)

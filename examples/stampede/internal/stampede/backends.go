@@ -18,6 +18,9 @@ const (
 	// the key expire before each.
 	FreshFor = 10 * time.Minute
 
+	// Prefix is before the keys of values on servers that have the locks beside them.
+	Prefix = "cache:"
+
 	// Patience bounds a dial, a request and a reply.
 	Patience = 5 * time.Second
 )
@@ -40,18 +43,15 @@ type Server interface {
 }
 
 // Cache is what the strategies keep the value in.
-type Cache interface {
-	singleflight.Cache[string]
-	singleflight.Adder[string]
-}
+type Cache singleflight.Cache[string]
 
 // of returns the backend at a, which is nil for the embedded one, and whether this program has it.
 func of(backends map[string]Backend, a *Address) (Backend, bool) {
 	switch {
 	case a == nil:
-		return Backend{openEmbedded, connectRedis}, true
+		return Backend{openEmbedded, ConnectRedis}, true
 	case a.Scheme == "redis":
-		return Backend{OpenRedis, connectRedis}, true
+		return Backend{OpenRedis, ConnectRedis}, true
 	}
 	b, ok := backends[a.Scheme]
 	return b, ok

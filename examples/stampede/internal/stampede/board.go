@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/golockers/locker/internal/fleet"
 )
 
 const (
@@ -132,14 +134,14 @@ func (b *board) saw(process int, now sample) {
 // user starts them again.
 func (b *board) play(ctx context.Context, r *rounds) error {
 	for _, strategy := range strategies { // the first round opens connections, and is not shown
-		_, err := r.run(ctx, command{Strategy: strategy.name, Goroutines: 10})
+		_, err := r.run(ctx, strategy, command{Goroutines: 10})
 		if err != nil {
 			return fmt.Errorf("%s, first round: %w", strategy.name, err)
 		}
 	}
 	for b.await(ctx, (*view).ready) == nil {
 		err := b.round(ctx, r)
-		if errors.Is(err, errGone) {
+		if errors.Is(err, fleet.ErrEnded) {
 			return err
 		}
 		if err != nil && ctx.Err() == nil {
@@ -163,8 +165,7 @@ func (b *board) round(ctx context.Context, r *rounds) error {
 			now.Running, now.Callers, now.Last = true, c.Goroutines, nil
 			clear(now.Processes)
 		})
-		c.Strategy = strategy.name
-		one, err := r.run(ctx, c)
+		one, err := r.run(ctx, strategy, c)
 		b.change(func(v *view) { v.Strategies[i].finish(one, err) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", strategy.name, err)

@@ -2,31 +2,28 @@ package stampede
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/golockers/locker/internal/fleet"
 )
 
-// The parent and a process of its fleet talk JSON over the child's standard input and output: one
-// config, answered by an empty reply, then for each command a reply, and before it samples if the
-// command asks for them. The child ends at the end of its input, so it does not outlive its parent.
+// The parent sends a process of its fleet one config, which is answered by an empty reply, and then
+// commands. The answer to each is a reply, and before it come samples if the command asks for them.
 
 type config struct {
 	Backend  Address
 	Database string // its file
-	Key      string
 	Timeout  time.Duration
 }
 
-// command starts one round.
+// command starts one round, or ends the process if it names no strategy.
 type command struct {
 	Strategy   string
+	Key        string
 	Goroutines int           // callers in each process
 	Load       time.Duration // of a query
 	Start      time.Time     // when the callers of all processes start
@@ -50,51 +47,36 @@ type reply struct {
 	Now *sample // if not nil, the reply is only a sample
 }
 
-func childMain(backends map[string]Backend, stdin io.Reader, stdout io.Writer) int {
-	// Ctrl-C reaches the whole process group. It is for the parent to decide.
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
-	var cfg config
-	if err := in.Decode(&cfg); err != nil {
-		if err == io.EOF { // the parent has ended before it had a job for this one
-			return 0
+// process returns the role of the processes of the fleet.
+func process(backends map[string]Backend) fleet.Role {
+	return func(c *fleet.Child) {
+		var cfg config
+		c.Receive(&cfg)
+		w, err := newWorker(backends, cfg)
+		if err != nil {
+			c.Report(reply{Error: err.Error()})
+			return
 		}
-		fmt.Fprintln(os.Stderr, "stampede: child:", err)
-		return 1
-	}
-	w, err := newWorker(backends, cfg)
-	if err != nil {
-		_ = out.Encode(reply{Error: err.Error()})
-		return 1
-	}
-	defer w.close()
-	if out.Encode(reply{}) != nil {
-		return 1
-	}
+		defer w.close()
+		c.Report(reply{})
 
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	commands := make(chan command)
-	go func() {
-		for {
-			var c command
-			if in.Decode(&c) != nil {
-				break
+		ctx, cancel := context.WithCancel(context.Background())
+		commands := make(chan command)
+		go func() {
+			defer cancel() // a round that is under way ends, and with it its locks
+			defer close(commands)
+			for {
+				var next command
+				if c.Receive(&next); next.Strategy == "" {
+					return
+				}
+				commands <- next
 			}
-			commands <- c
-		}
-		close(commands)
-		cancel() // a round that is under way ends, and with it its locks
-		time.Sleep(Patience)
-		os.Exit(1)
-	}()
-	for c := range commands {
-		send := func(now sample) { _ = out.Encode(reply{Now: &now}) } // if the parent is gone, the reply shows it
-		if out.Encode(w.round(ctx, c, send)) != nil {
-			return 1
+		}()
+		for next := range commands {
+			c.Report(w.round(ctx, next, func(now sample) { c.Report(reply{Now: &now}) }))
 		}
 	}
-	return 0
 }
 
 // worker is one process of the fleet.
@@ -122,7 +104,7 @@ func newWorker(backends map[string]Backend, cfg config) (*worker, error) {
 		return nil, err
 	}
 	w := &worker{config: cfg, database: db, loads: map[string]load{}}
-	s := service{key: cfg.Key, cache: cache, locker: locker, query: w.query, atEnd: w.atEnd}
+	s := service{cache: cache, locker: locker, query: w.query, atEnd: w.atEnd}
 	for _, strategy := range strategies {
 		w.loads[strategy.name] = strategy.build(s)
 	}
@@ -164,7 +146,7 @@ func (w *worker) round(ctx context.Context, c command, send func(sample)) reply 
 	for range c.Goroutines {
 		callers.Go(func() {
 			<-start
-			v, err := load(ctx)
+			v, err := load(ctx, c.Key)
 			took := time.Since(c.Start)
 			waiting.Add(-1)
 			mu.Lock()

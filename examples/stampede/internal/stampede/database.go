@@ -1,6 +1,7 @@
 package stampede
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"net/url"
@@ -17,9 +18,13 @@ import (
 // compiles fast.
 type database struct{ db *sql.DB }
 
+// CompiledIn, if it is not empty, is a directory that keeps the compiled SQLite for other fleets. It is
+// for tests: the race detector makes the compilation take many seconds.
+var CompiledIn string
+
 func openDatabase(path string) (*database, error) {
 	// The first process compiles SQLite for this machine, the others find it beside the database.
-	compiled, err := wazero.NewCompilationCacheWithDir(filepath.Dir(path))
+	compiled, err := wazero.NewCompilationCacheWithDir(cmp.Or(CompiledIn, filepath.Dir(path)))
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,7 @@ func openEmbedded(context.Context, Address) (Server, Address, error) {
 }
 
 func (s *embedded) Expire(ctx context.Context, key string) error {
+	key = Prefix + key
 	if s.redis.Exists(key) {
 		s.redis.SetTTL(key, time.Millisecond)
 	}

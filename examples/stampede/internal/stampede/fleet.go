@@ -2,125 +2,73 @@ package stampede
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"time"
+	"sync"
+
+	"github.com/golockers/locker/internal/fleet"
 )
 
-// errGone means that a process of the fleet has ended.
-var errGone = errors.New("has ended")
-
-// fleet is the set of child processes.
-type fleet struct{ children []*child }
-
-type child struct {
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	send    *json.Encoder
-	replies chan reply // closed when the process has ended
+// workers are the processes of the fleet, as the parent sees them.
+type workers struct {
+	fleet.Fleet
+	seen func(process int, now sample)
 }
 
-func startFleet(processes int, cfg config, seen func(process int, now sample)) (*fleet, error) {
-	f := &fleet{}
-	for i := range processes {
-		c, err := startChild(func(now sample) { seen(i, now) })
-		if err != nil {
-			f.stop()
-			return nil, err
-		}
-		f.children = append(f.children, c)
+// startWorkers starts the processes and returns when they are ready.
+func startWorkers(processes int, cfg config, seen func(process int, now sample)) (*workers, error) {
+	started, err := fleet.Start(role, processes)
+	if err != nil {
+		return nil, err
 	}
-	replies, err := f.exchange(context.Background(), cfg)
+	w := &workers{started, seen}
+	replies, err := w.exchange(context.Background(), cfg)
 	for _, r := range replies {
 		if r.Error != "" {
 			err = errors.New(r.Error)
 		}
 	}
 	if err != nil {
-		f.stop()
+		w.Kill()
 		return nil, fmt.Errorf("start the fleet: %w", err)
 	}
-	return f, nil
+	return w, nil
 }
 
-func startChild(seen func(sample)) (*child, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
+// exchange sends a message to every process and waits for all answers. The error is a
+// fleet.ErrEnded if a process has ended.
+func (w *workers) exchange(ctx context.Context, message any) ([]reply, error) {
+	if err := w.Send(message); err != nil {
+		return nil, fmt.Errorf("%w: %w", fleet.ErrEnded, err)
 	}
-	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), childVariable+"=1")
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	c := &child{cmd: cmd, stdin: stdin, send: json.NewEncoder(stdin), replies: make(chan reply, 1)}
-	go func() {
-		defer close(c.replies)
-		for decoder := json.NewDecoder(stdout); ; {
-			var r reply
-			if decoder.Decode(&r) != nil {
+	replies, errs := make([]reply, len(w.Fleet)), make([]error, len(w.Fleet))
+	var all sync.WaitGroup
+	for i, p := range w.Fleet {
+		all.Go(func() {
+			for {
+				var r reply
+				if errs[i] = p.Receive(ctx, &r); errs[i] == nil && r.Now != nil {
+					w.seen(i, *r.Now)
+					continue
+				}
+				replies[i] = r
 				return
 			}
-			if r.Now != nil {
-				seen(*r.Now)
-				continue
-			}
-			c.replies <- r
-		}
-	}()
-	return c, nil
-}
-
-// exchange sends a message to every process and waits for all answers.
-func (f *fleet) exchange(ctx context.Context, message any) ([]reply, error) {
-	for _, c := range f.children {
-		if err := c.send.Encode(message); err != nil {
-			return nil, fmt.Errorf("process %d %w: %w", c.cmd.Process.Pid, errGone, err)
-		}
+		})
 	}
-	var replies []reply
-	for _, c := range f.children {
-		select {
-		case r, ok := <-c.replies:
-			if !ok {
-				return nil, fmt.Errorf("process %d %w", c.cmd.Process.Pid, errGone)
-			}
-			replies = append(replies, r)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	return replies, nil
+	all.Wait()
+	return replies, errors.Join(errs...)
 }
 
 // stop ends the processes and waits for them. It kills those that do not end by themselves.
-func (f *fleet) stop() {
-	for _, c := range f.children {
-		c.stdin.Close()
-	}
-	late := time.AfterFunc(2*Patience, func() {
-		for _, c := range f.children {
-			_ = c.cmd.Process.Kill()
+func (w *workers) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Patience)
+	defer cancel()
+	_ = w.Send(command{})
+	for _, p := range w.Fleet {
+		for err := error(nil); err == nil; {
+			err = p.Receive(ctx, new(reply)) // what was under way
 		}
-	})
-	defer late.Stop()
-	for _, c := range f.children {
-		for range c.replies {
-			// what was under way
-		}
-		_ = c.cmd.Wait()
 	}
+	w.Kill()
 }

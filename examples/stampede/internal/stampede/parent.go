@@ -1,18 +1,20 @@
 package stampede
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
 // result is the outcome of one strategy.
 type result struct {
-	strategy string
+	strategy strategy
 	first    round // opens connections: it has to be right, but is not in the table
 	rounds   []round
 }
@@ -36,10 +38,10 @@ func run(ctx context.Context, backend Backend, s settings, t table) (results []r
 	defer r.close()
 	t.head()
 	for _, strategy := range strategies {
-		result := result{strategy: strategy.name}
+		result := result{strategy: strategy}
 		for i := range s.rounds + 1 {
 			t.progress(strategy.name, i, s.rounds)
-			one, err := r.run(ctx, command{Strategy: strategy.name, Goroutines: s.goroutines, Load: s.load})
+			one, err := r.run(ctx, strategy, command{Goroutines: s.goroutines, Load: s.load})
 			if err != nil {
 				return results, fmt.Errorf("%s, round %d: %w", strategy.name, i, err)
 			}
@@ -59,8 +61,8 @@ func run(ctx context.Context, backend Backend, s settings, t table) (results []r
 type rounds struct {
 	db      *database
 	server  Server
-	fleet   *fleet
-	key     string
+	fleet   *workers
+	prefix  string // of the keys
 	number  int
 	closers []func()
 }
@@ -68,7 +70,7 @@ type rounds struct {
 // setUp starts the server, the database and the fleet. If seen is not nil, several goroutines call
 // it with the samples of rounds that request them.
 func setUp(ctx context.Context, backend Backend, s settings, seen func(process int, now sample)) (_ *rounds, err error) {
-	r := &rounds{key: "stampede/" + rand.Text()} // others may use the server as well
+	r := &rounds{prefix: "stampede/" + rand.Text() + "/"} // others may use the server as well
 	defer func() {
 		if err != nil {
 			r.close()
@@ -93,8 +95,12 @@ func setUp(ctx context.Context, backend Backend, s settings, seen func(process i
 	if err := r.db.create(ctx); err != nil {
 		return nil, err
 	}
-	r.atClose(func() { _ = srv.Expire(context.WithoutCancel(ctx), r.key) })
-	r.fleet, err = startFleet(s.processes, config{Backend: addr, Database: file, Key: r.key, Timeout: s.timeout}, seen)
+	r.atClose(func() {
+		for _, strategy := range strategies {
+			_ = srv.Expire(context.WithoutCancel(ctx), r.key(strategy))
+		}
+	})
+	r.fleet, err = startWorkers(s.processes, config{Backend: addr, Database: file, Timeout: s.timeout}, seen)
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +117,18 @@ func (r *rounds) close() {
 	}
 }
 
+// key returns the key of a strategy.
+func (r *rounds) key(s strategy) string { return r.prefix + strings.ReplaceAll(s.name, " ", "-") }
+
 // run changes the value in the database, lets the cached one expire and sends the fleet off.
-func (r *rounds) run(ctx context.Context, c command) (round, error) {
+func (r *rounds) run(ctx context.Context, s strategy, c command) (round, error) {
+	c.Strategy, c.Key = s.name, r.key(s)
 	r.number++
 	want := fmt.Sprintf("value %d", r.number)
-	if err := r.db.set(ctx, r.key, want); err != nil {
+	if err := r.db.set(ctx, c.Key, want); err != nil {
 		return round{}, err
 	}
-	if err := r.server.Expire(ctx, r.key); err != nil {
+	if err := r.server.Expire(ctx, c.Key); err != nil {
 		return round{}, fmt.Errorf("expire the key: %w", err)
 	}
 	before, err := r.server.Requests(ctx)
@@ -134,13 +144,13 @@ func (r *rounds) run(ctx context.Context, c command) (round, error) {
 	if err != nil {
 		return round{}, err
 	}
-	one, err := gather(replies, want)
+	one, err := gather(replies, cmp.Or(s.gets, want))
 	one.requests = after - before
 	return one, err
 }
 
-// gather combines the replies of all processes. If a caller did not get the value that is in the
-// database, it returns an error.
+// gather combines the replies of all processes. If a caller did not get what
+// it should, it returns an error.
 func gather(replies []reply, want string) (round, error) {
 	var one round
 	var took []time.Duration
@@ -162,11 +172,11 @@ func gather(replies []reply, want string) (round, error) {
 	return one, nil
 }
 
-// verdict is an error when the layered strategy did not query the database exactly once in every
-// round.
+// verdict is an error when a strategy that must query the database exactly once did not do so in
+// every round.
 func verdict(results []result) error {
 	for _, r := range results {
-		if r.strategy != layered {
+		if !r.strategy.once {
 			continue
 		}
 		wrong := 0
@@ -176,7 +186,7 @@ func verdict(results []result) error {
 			}
 		}
 		if wrong > 0 {
-			return fmt.Errorf("%s: not exactly one database query in %d of %d rounds", layered, wrong, len(r.rounds)+1)
+			return fmt.Errorf("%s: not exactly one database query in %d of %d rounds", r.strategy.name, wrong, len(r.rounds)+1)
 		}
 	}
 	return nil

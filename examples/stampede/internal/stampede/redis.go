@@ -2,7 +2,6 @@ package stampede
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/golockers/locker"
@@ -26,11 +25,11 @@ type redisServer struct {
 }
 
 func (s *redisServer) Expire(ctx context.Context, key string) error {
-	if err := s.client.PExpire(ctx, key, time.Millisecond).Err(); err != nil {
+	if err := s.client.PExpire(ctx, Prefix+key, time.Millisecond).Err(); err != nil {
 		return err
 	}
 	return Gone(ctx, func() (bool, error) {
-		n, err := s.client.Exists(ctx, key).Result()
+		n, err := s.client.Exists(ctx, Prefix+key).Result()
 		return n > 0, err
 	})
 }
@@ -48,25 +47,9 @@ func (s *redisServer) Requests(ctx context.Context) (int64, error) {
 
 func (s *redisServer) Close() { s.client.Close() }
 
-func connectRedis(a Address) (Cache, locker.Locker, error) {
+// ConnectRedis is Connect of Redis.
+func ConnectRedis(a Address) (Cache, locker.Locker, error) {
 	client := redis.NewClient(&redis.Options{Addr: a.Host, ContextTimeoutEnabled: true})
-	return redisCache{client}, redisv9.New(client), nil
-}
-
-type redisCache struct{ client *redis.Client }
-
-func (c redisCache) Get(ctx context.Context, key string) (string, bool, error) {
-	v, err := c.client.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return "", false, nil
-	}
-	return v, err == nil, err
-}
-
-func (c redisCache) Set(ctx context.Context, key, v string) error {
-	return c.client.Set(ctx, key, v, FreshFor).Err()
-}
-
-func (c redisCache) Add(ctx context.Context, key, v string) (bool, error) {
-	return c.client.SetNX(ctx, key, v, FreshFor).Result()
+	cache := redisv9.NewCache(client, redisv9.CacheConfig[string]{TTL: FreshFor, Prefix: Prefix})
+	return cache, redisv9.New(client), nil
 }

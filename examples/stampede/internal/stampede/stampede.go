@@ -14,17 +14,17 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/golockers/locker/internal/fleet"
 )
 
-// childVariable in the environment makes this program a process of the fleet.
-const childVariable = "STAMPEDE_CHILD"
+// role is the processes' role in the fleet.
+const role = "stampede"
 
 // Main runs the program and returns its exit status. The backends, by scheme, are those besides
 // Redis. If the flags ask for another one, Main runs the program that has it.
 func Main(backends map[string]Backend) int {
-	if os.Getenv(childVariable) != "" {
-		return childMain(backends, os.Stdin, os.Stdout)
-	}
+	fleet.Main(map[string]fleet.Role{role: process(backends)})
 	return parentMain(backends, os.Args[1:], os.Stdout, os.Stderr)
 }
 

@@ -1,6 +1,7 @@
 package stampede
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,11 +14,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programtest.Main(m, func() int { return Main(nil) })
+	programtest.Main(m, func() int {
+		CompiledIn = programtest.Compiled()
+		return Main(nil)
+	})
 }
 
 func TestBackends(t *testing.T) {
-	t.Run("embedded", func(t *testing.T) { programtest.RequireTable(t) })
+	t.Run("embedded", func(t *testing.T) {
+		t.Setenv(programtest.Apart, "1")
+		programtest.RequireTable(t)
+	})
 	t.Run("redis", func(t *testing.T) {
 		redis := testserver.Redis(t)
 		programtest.RequireTable(t, "-backend", "redis://"+redis.Addr)
@@ -112,18 +119,30 @@ func TestGather(t *testing.T) {
 }
 
 func TestVerdict(t *testing.T) {
-	of := func(strategy string, first int64, queries ...int64) result {
-		r := result{strategy: strategy, first: round{queries: first}}
+	of := func(name string, first int64, queries ...int64) result {
+		i := slices.IndexFunc(strategies, func(s strategy) bool { return s.name == name })
+		r := result{strategy: strategies[i], first: round{queries: first}}
 		for _, n := range queries {
 			r.rounds = append(r.rounds, round{queries: n})
 		}
 		return r
 	}
-	assert.NoError(t, verdict([]result{of("no protection", 9, 5, 9), of(layered, 1, 1, 1)}))
-	assert.EqualError(t, verdict([]result{of(layered, 1, 1, 2, 1)}),
+	assert.NoError(t, verdict([]result{of("no protection", 9, 5, 9), of("layered", 1, 1, 1), of("failing source", 2, 1)}))
+	assert.EqualError(t, verdict([]result{of("layered", 1, 1, 2, 1)}),
 		"layered: not exactly one database query in 1 of 4 rounds")
-	assert.Error(t, verdict([]result{of(layered, 2, 1)}), "the round that is not in the table counts too")
-	assert.Error(t, verdict([]result{of(layered, 1, 0)}), "a value without a query")
+	assert.Error(t, verdict([]result{of("layered", 2, 1)}), "the round that is not in the table counts too")
+	assert.Error(t, verdict([]result{of("layered", 1, 0)}), "a value without a query")
+	assert.Error(t, verdict([]result{of("without a cache", 1, 2)}))
+}
+
+// A database that refuses is asked once or twice, not by each process, and every caller gets its error.
+func TestFailingSource(t *testing.T) {
+	redis := testserver.Redis(t)
+	for _, args := range [][]string{nil, {"-backend", "redis://" + redis.Addr}} {
+		p := programtest.Start(t, append(args, "-processes", "5", "-goroutines", "10", "-rounds", "2", "-load", "500ms")...)
+		require.Zero(t, p.Status(t), "%s", &p.Err)
+		require.Regexp(t, `(?m)^failing source +(1|1\.5|2) +[12] `, p.Out.String())
+	}
 }
 
 func TestMean(t *testing.T) {

@@ -40,7 +40,7 @@ func (t table) head() {
 func (t table) row(r result) {
 	t.clear()
 	queries := values(r.rounds, func(r round) int64 { return r.queries })
-	fmt.Fprintf(t.out, row, r.strategy, mean(queries), strconv.FormatInt(slices.Max(queries), 10),
+	fmt.Fprintf(t.out, row, r.strategy.name, mean(queries), strconv.FormatInt(slices.Max(queries), 10),
 		milliseconds(values(r.rounds, func(r round) time.Duration { return r.median })),
 		milliseconds(values(r.rounds, func(r round) time.Duration { return r.last })),
 		mean(values(r.rounds, func(r round) int64 { return r.requests })))
