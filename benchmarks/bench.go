@@ -19,9 +19,12 @@ var errOurs = errors.New("this library failed")
 // bench is what the sections share.
 type bench struct {
 	settings
+	host      *host
 	redis     *redisServer
 	memcached *memcachedServer
-	postgres  string  // a URL, in its section
+	postgres  string  // a URL, in its sections
+	mariadb   string  // a DSN, in its section
+	sqlite    string  // a DSN, in its section
 	etcd      string  // the address, in its section
 	shared    *shared // the memory in which the processes of a fleet see each other
 	raw       io.Writer
@@ -32,15 +35,14 @@ type bench struct {
 
 // measure runs the sections and writes what they measure to the raw results, line by line.
 func measure(ctx context.Context, s settings, stderr io.Writer) (err error) {
-	b := &bench{settings: s, progress: stderr, hung: map[string]int{}}
-	if b.redis, err = openRedis(ctx, s.redis); err != nil {
+	b := &bench{settings: s, host: new(host), progress: stderr, hung: map[string]int{}}
+	defer b.host.close()
+	if b.redis, err = openRedis(ctx, b.host); err != nil {
 		return fmt.Errorf("%w: %w", errSetUp, err)
 	}
-	defer b.redis.close()
-	if b.memcached, err = openMemcached(ctx, s.memcached); err != nil {
+	if b.memcached, err = openMemcached(ctx, b.host); err != nil {
 		return fmt.Errorf("%w: %w", errSetUp, err)
 	}
-	defer b.memcached.close()
 	if b.shared, err = newShared(); err != nil {
 		return fmt.Errorf("%w: %w", errSetUp, err)
 	}
@@ -96,6 +98,24 @@ func (b *bench) record(s sample) error {
 	}
 	_, err := io.WriteString(b.raw, s.line())
 	return err
+}
+
+// try runs a contender and records what it measured, or its error, unless it is not to run.
+func (b *bench) try(ctx context.Context, s sample, ours bool, run func() ([]metric, error)) (err error) {
+	if !b.match.MatchString(s.name()) {
+		return nil
+	}
+	s.metrics, err = run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		s.err = err.Error()
+		if ours {
+			b.ourFault("%s: %w", s.name(), err)
+		}
+	}
+	return b.record(s)
 }
 
 // ourFault records a failure of this library, which makes the program fail.

@@ -24,6 +24,8 @@ type job struct {
 	Redis     string
 	Memcached string
 	Postgres  string // a URL
+	MariaDB   string // a DSN
+	SQLite    string // a DSN
 	Etcd      string
 	Shared    string // the file of the shared memory
 	Profile   string // a directory for profiles of the processor; empty for none

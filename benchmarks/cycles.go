@@ -121,7 +121,8 @@ type cycles struct {
 func (b *bench) job(kind, who, key string) job {
 	return job{
 		Kind: kind, Who: who, Key: key,
-		Redis: b.redis.addr, Memcached: b.memcached.addr, Postgres: b.postgres, Etcd: b.etcd, Shared: b.shared.path,
+		Redis: b.redis.addr, Memcached: b.memcached.addr, Postgres: b.postgres, MariaDB: b.mariadb, SQLite: b.sqlite, Etcd: b.etcd,
+		Shared:  b.shared.path,
 		Profile: b.profile,
 	}
 }

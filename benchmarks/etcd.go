@@ -4,16 +4,15 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker"
 	"github.com/golockers/locker/etcd"
+	"github.com/golockers/locker/internal/testserver"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
@@ -23,25 +22,24 @@ import (
 // that keeps its sessions makes two requests fewer for each cycle, and all locks of a session end
 // together.
 var etcdLocks = []contender{
-	{"etcd", true, func(j job) (lock, error) {
-		client, err := etcdClient(j)
-		return with(etcd.New(client)), err
-	}},
-	{"etcd+cohort", true, func(j job) (lock, error) {
-		client, err := etcdClient(j)
-		return with(cohort.New(etcd.New(client))), err
-	}},
+	ours("etcd", newEtcd),
+	ours("etcd+cohort", newEtcd),
 	{"concurrency", false, etcdMutex},
 	{"concurrency-kept", false, etcdKeptMutex},
 }
 
+func newEtcd(j job) (locker.Locker, error) {
+	client, err := etcdClient(j)
+	return etcd.New(client), err
+}
+
 func runEtcd(ctx context.Context, b *bench) error {
-	s, err := openEtcd(ctx, b.settings.etcd)
+	addr, err := b.host.start(testserver.Etcd, "--unsafe-no-fsync=false") // it waits for the disk, as in production
 	if err != nil {
-		return fmt.Errorf("%w: %w", errSetUp, err)
+		return err
 	}
-	defer s.process.close()
-	b.etcd = s.addr
+	b.etcd = addr
+	s := &etcdServer{addr: addr}
 	return b.takeTurns(ctx, "etcd", lockScenarios, etcdLocks, s.usage)
 }
 
@@ -101,49 +99,8 @@ func etcdSession(client *clientv3.Client) (*concurrency.Session, error) {
 }
 
 type etcdServer struct {
-	addr    string
-	process *process
-	asked   int64
-}
-
-// openEtcd starts an etcd that waits for the disk, as in production, or uses the one at addr.
-func openEtcd(ctx context.Context, addr string) (*etcdServer, error) {
-	s := &etcdServer{addr: addr}
-	if addr == "" {
-		peers, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		peer := "http://" + peers.Addr().String()
-		peers.Close()
-		s.process, s.addr, err = startServer(ctx, "etcd", func(port string) []string {
-			client := "http://127.0.0.1:" + port
-			return []string{
-				"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
-				"--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer, "--data-dir", "data",
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-	} else if err := checkAddress(addr); err != nil {
-		return nil, fmt.Errorf("-etcd %q: %w", addr, err)
-	}
-	client, err := etcdClient(job{Etcd: s.addr})
-	if err == nil {
-		defer client.Close()
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		_, err = client.Get(ctx, "ready") // waits for a leader
-	}
-	if err == nil {
-		_, err = s.usage(ctx)
-	}
-	if err != nil {
-		s.process.close()
-		return nil, fmt.Errorf("no etcd at %s: %w", s.addr, err)
-	}
-	return s, nil
+	addr  string
+	asked int64
 }
 
 // usage counts the messages that the server has received from clients. A stream has one for each

@@ -63,6 +63,18 @@ func (w *workforce) do(ctx context.Context, o order, takes time.Duration) ([]rep
 	return fleet.Receive[reply](ctx, w.processes)
 }
 
+// one is do for a workforce of one process, whose failures are errors.
+func (w *workforce) one(ctx context.Context, o order, takes time.Duration) (reply, error) {
+	replies, err := w.do(ctx, o, takes)
+	if err == nil {
+		err = firstError(replies)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	return replies[0], nil
+}
+
 // kill ends the processes at once and returns when all are gone. They are killed rather than told: what
 // they hold has an expiry, and a peer that hangs must not keep us.
 func (w *workforce) kill() { w.processes.Kill() }

@@ -42,10 +42,14 @@ func (r *results) goals() string {
 		r.row("locks", "uncontended-32", "rueidislock"), 1.2, true)
 	t.ratio("one-key-1x32", "cycles/s", r.row("locks", "one-key-1x32", "rueidis+cohort"),
 		r.row("locks", "one-key-1x32", "rueidislock"), 15, true)
-	us := r.row("locks", "hand-off", "redisv9")
+	// A turn is an offer and its confirmation, and a place for the next one: with several goroutines in
+	// each process it goes along with another request.
+	us := r.row("locks", "one-key-4x8", "redisv9")
+	t.bound("one-key-4x8", "requests/cycle", us, "median", us.median("requests/cycle"), 2.05, false)
+	us = r.row("locks", "hand-off", "redisv9")
 	t.ratio("hand-off", "cycles/s", us, r.bestPeer("locks", "hand-off", "cycles/s", false), 1, true)
 	t.bound("hand-off", "lock-p99-ms", us, "median", us.median("lock-p99-ms"), 13, false)
-	t.bound("hand-off", "requests/cycle", us, "median", us.median("requests/cycle"), 2, false)
+	t.bound("hand-off", "requests/cycle", us, "median", us.median("requests/cycle"), 3, false)
 	t.bound("hand-off", "least-share", us, "median", us.median("least-share"), 0.98, true)
 
 	for _, scenario := range []string{"kept-1s", "kept-15s", "kept-1m"} {
@@ -86,6 +90,15 @@ func (r *results) goals() string {
 		t.ratio(scenario, "ns/op", r.row("flights", scenario, "Group"), r.row("flights", scenario, "xsync"), 1.2, false)
 	}
 
+	for _, scenario := range []string{"Thousand", "ThousandLeaving"} {
+		t.ratio(scenario, "ns/op", r.row("flights", scenario, "Fleet"), r.row("flights", scenario, "xsync"), 1.3, false)
+	}
+	us = r.row("many", "missing-200", "LoadMany")
+	t.bound("missing-200", "requests", us, "most", us.most("requests"), 12, false)
+	t.bound("missing-200", "queries", us, "most", us.most("queries"), 1, false)
+
+	us = r.row("stampede", "8x50-20ms", "Fleet")
+	t.bound("8x50-20ms", "loads", us, "most", us.most("loads"), 1, false)
 	for _, scenario := range []string{"8x50-20ms", "8x50-230ms"} {
 		us := r.row("stampede", scenario, "Loader")
 		t.bound(scenario, "loads", us, "most", us.most("loads"), 1, false)
@@ -94,8 +107,7 @@ func (r *results) goals() string {
 		t.ratio(scenario, "last-after-load-ms", us, r.row("stampede", scenario, "setnx-pubsub"), 1.05, false)
 	}
 	us = r.row("stampede", "8x10-50ms-fails", "Loader")
-	t.bound("8x10-50ms-fails", "loads", us, "most", us.most("loads"), 8, false)
-	t.bound("8x10-50ms-fails", "last-caller-ms", us, "median", us.median("last-caller-ms"), 430, false)
+	t.bound("8x10-50ms-fails", "loads", us, "most", us.most("loads"), 2, false)
 	us = r.row("stampede", "slow-source", "Loader")
 	t.bound("slow-source", "loads", us, "most", us.most("loads"), 1, false)
 	return t.String()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
-	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/redisv9"
 )
 
@@ -48,21 +47,7 @@ func runLeases(ctx context.Context, b *bench) error {
 	for _, leases := range []int{1, 100, 10_000, 100_000} {
 		for _, h := range holders {
 			s := sample{section: "leases", scenario: "leases-" + strconv.Itoa(leases), who: h.name}
-			if !b.match.MatchString(s.name()) {
-				continue
-			}
-			metrics, err := b.hold(ctx, h, leases)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err != nil {
-				s.err = err.Error()
-				if h.ours {
-					b.ourFault("%s: %w", s.name(), err)
-				}
-			}
-			s.metrics = metrics
-			if err := b.record(s); err != nil {
+			if err := b.try(ctx, s, h.ours, func() ([]metric, error) { return b.hold(ctx, h, leases) }); err != nil {
 				return err
 			}
 		}
@@ -71,9 +56,9 @@ func runLeases(ctx context.Context, b *bench) error {
 }
 
 // holders hold many locks at a time.
-var holders = []holder{
-	{"memory", true, func(job) (lock, error) { return with(memory.New()), nil }},
-	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
+var holders = []contender{
+	ours("memory", newMemory),
+	ours("redisv9", newRedisv9),
 	{"redisv9-keepalive", true, func(j job) (lock, error) {
 		l := redisv9.New(goredis(j))
 		return func(ctx context.Context, key string) (func() error, error) {
@@ -88,18 +73,12 @@ var holders = []holder{
 	{"redislock-1ms", false, func(j job) (lock, error) { return redislockPolling(j, time.Millisecond), nil }},
 }
 
-type holder struct {
-	name string
-	ours bool
-	open func(job) (lock, error)
-}
-
 // leaseTTL is the ttl of leases that are kept alive: this library extends them three times in it,
 // rueidislock twice.
 const leaseTTL = 15 * time.Second
 
 // hold makes one process take so many locks, keep them for a while and release them.
-func (b *bench) hold(ctx context.Context, h holder, leases int) ([]metric, error) {
+func (b *bench) hold(ctx context.Context, h contender, leases int) ([]metric, error) {
 	j := b.job("leases", h.name, newKey("leases"))
 	j.Count, j.TTL = leases, leaseTTL
 	f, err := startFleet(ctx, 1, j)
@@ -107,18 +86,8 @@ func (b *bench) hold(ctx context.Context, h holder, leases int) ([]metric, error
 		return nil, err
 	}
 	defer f.kill()
-	one := func(o order, takes time.Duration) (reply, error) {
-		replies, err := f.do(ctx, o, takes)
-		if err == nil {
-			err = firstError(replies)
-		}
-		if err != nil {
-			return reply{}, err
-		}
-		return replies[0], nil
-	}
 	const work = 30 * time.Second // for as many requests
-	held, err := one(order{}, work)
+	held, err := f.one(ctx, order{}, work)
 	if err != nil {
 		return nil, fmt.Errorf("acquire: %w", err)
 	}
@@ -135,7 +104,7 @@ func (b *bench) hold(ctx context.Context, h holder, leases int) ([]metric, error
 	if err != nil {
 		return nil, err
 	}
-	released, err := one(order{Finish: true}, work)
+	released, err := f.one(ctx, order{Finish: true}, work)
 	if err != nil {
 		return nil, fmt.Errorf("release: %w", err)
 	}
@@ -160,7 +129,7 @@ type holding struct {
 }
 
 func newHolder(j job) (worker, error) {
-	i := slices.IndexFunc(holders, func(h holder) bool { return h.name == j.Who })
+	i := slices.IndexFunc(holders, func(h contender) bool { return h.name == j.Who })
 	if i < 0 {
 		return nil, fmt.Errorf("no holder %q", j.Who)
 	}

@@ -128,20 +128,7 @@ func runWindow(ctx context.Context, b *bench) error {
 		} {
 			for _, l := range limitings {
 				s := sample{section: "window", scenario: sc.name, who: l.name}
-				if !b.match.MatchString(s.name()) {
-					continue
-				}
-				metrics, err := sc.run(ctx, b, l)
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				if s.metrics = metrics; err != nil {
-					s.err = err.Error()
-					if l.ours {
-						b.ourFault("%s: %w", s.name(), err)
-					}
-				}
-				if err := b.record(s); err != nil {
+				if err := b.try(ctx, s, l.ours, func() ([]metric, error) { return sc.run(ctx, b, l) }); err != nil {
 					return err
 				}
 			}

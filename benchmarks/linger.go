@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/golockers/locker/cohort"
-	"github.com/golockers/locker/redisv9"
 )
 
 // lingerFor is how long locks linger, as recommended.
@@ -16,16 +16,8 @@ const lingerFor = 100 * time.Millisecond
 
 // lingering lists the contenders that keep locks for their next callers.
 var lingering = []contender{
-	{"redisv9+linger", true, func(j job) (lock, error) {
-		return with(cohort.New(redisv9.New(goredis(j)), cohort.WithLinger(lingerFor))), nil
-	}},
-	{"rueidis+linger", true, func(j job) (lock, error) {
-		l, err := rueidisLocker(j)
-		if err != nil {
-			return nil, err
-		}
-		return with(cohort.New(l, cohort.WithLinger(lingerFor))), nil
-	}},
+	ours("redisv9+linger", newRedisv9, cohort.WithLinger(lingerFor)),
+	ours("rueidis+linger", newRueidis, cohort.WithLinger(lingerFor)),
 }
 
 // lingerPeers lists the contenders that they are compared with.
@@ -55,21 +47,14 @@ func runLinger(ctx context.Context, b *bench) error {
 		for i := range contenders {
 			c := contenders[(i+round)%len(contenders)]
 			s := sample{section: "linger", scenario: "first-access", who: c.name}
-			if !b.match.MatchString(s.name()) {
-				continue
-			}
-			r, err := b.visit(ctx, c)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+			err := b.try(ctx, s, c.ours, func() ([]metric, error) {
+				r, err := b.visit(ctx, c)
+				if err == nil && r.overlaps > 0 {
+					err = fmt.Errorf("%d overlaps", r.overlaps)
+				}
+				return r.metrics(), err
+			})
 			if err != nil {
-				s.err = err.Error()
-			}
-			if c.ours && (err != nil || r.overlaps > 0) {
-				b.ourFault("%s: %d overlaps, %v", s.name(), r.overlaps, err)
-			}
-			s.metrics = r.metrics()
-			if err := b.record(s); err != nil {
 				return err
 			}
 		}
@@ -91,19 +76,15 @@ func (b *bench) visit(ctx context.Context, c contender) (cycles, error) {
 	round := 0
 	// batch makes both processes use some locks, one after the other.
 	batch := func() (second reply, err error) {
-		var replies []reply
 		for _, w := range turns {
-			if replies, err = w.do(ctx, order{Round: round}, time.Second); err == nil {
-				err = firstError(replies)
+			if second, err = w.one(ctx, order{Round: round}, time.Second); err != nil {
+				return second, err
 			}
-			if err != nil {
-				return reply{}, err
-			}
-			r.all += replies[0].Cycles
-			r.cpu += replies[0].CPU
+			r.all += second.Cycles
+			r.cpu += second.CPU
 		}
 		round++
-		return replies[0], nil
+		return second, nil
 	}
 	for range 3 { // the connections are opened, and the first demand has been answered
 		if _, err := batch(); err != nil {

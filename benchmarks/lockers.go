@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,32 +41,27 @@ type contender struct {
 // ttl is longer than any run.
 const ttl = 20 * time.Second
 
+// ours is a lock of this library, with options of a cohort around it.
+func ours(name string, make func(job) (locker.Locker, error), opts ...cohort.Option) contender {
+	return contender{name, true, func(j job) (lock, error) {
+		l, err := make(j)
+		if err == nil && (strings.Contains(name, "+cohort") || opts != nil) {
+			l = cohort.New(l, opts...)
+		}
+		return with(l), err
+	}}
+}
+
 var redisLocks = []contender{
-	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
-	{"redisv9+batch", true, func(j job) (lock, error) {
-		return with(redisv9.New(goredis(j), redisv9.WithBatching(8))), nil
-	}},
-	{"redisv9+cohort", true, func(j job) (lock, error) {
-		return with(cohort.New(redisv9.New(goredis(j)))), nil
-	}},
-	{"redigo", true, func(j job) (lock, error) { return with(redigo.New(redigoPool(j))), nil }},
-	{"redigo+cohort", true, func(j job) (lock, error) {
-		return with(cohort.New(redigo.New(redigoPool(j)))), nil
-	}},
-	{"rueidis", true, func(j job) (lock, error) {
-		l, err := rueidisLocker(j)
-		if err != nil {
-			return nil, err
-		}
-		return with(l), nil
-	}},
-	{"rueidis+cohort", true, func(j job) (lock, error) {
-		l, err := rueidisLocker(j)
-		if err != nil {
-			return nil, err
-		}
-		return with(cohort.New(l)), nil
-	}},
+	ours("redisv9", newRedisv9),
+	ours("redisv9+batch", func(j job) (locker.Locker, error) {
+		return redisv9.New(goredis(j), redisv9.WithBatching(8)), nil
+	}),
+	ours("redisv9+cohort", newRedisv9),
+	ours("redigo", newRedigo),
+	ours("redigo+cohort", newRedigo),
+	ours("rueidis", newRueidis),
+	ours("rueidis+cohort", newRueidis),
 	{"redislock-1ms", false, func(j job) (lock, error) { return redislockPolling(j, time.Millisecond), nil }},
 	{"redislock-100ms", false, func(j job) (lock, error) { return redislockPolling(j, 100*time.Millisecond), nil }},
 	{"redsync-goredis", false, func(j job) (lock, error) {
@@ -81,21 +78,29 @@ var redisLocks = []contender{
 	}},
 }
 
+func newRedisv9(j job) (locker.Locker, error)  { return redisv9.New(goredis(j)), nil }
+func newRedigo(j job) (locker.Locker, error)   { return redigo.New(redigoPool(j)), nil }
+func newMemcache(j job) (locker.Locker, error) { return memcache.New(gomemcached(j)), nil }
+func newMemory(job) (locker.Locker, error)     { return memory.New(), nil }
+
+func newRueidis(j job) (locker.Locker, error) {
+	client, err := rueidisclient.NewClient(rueidisclient.ClientOption{InitAddress: []string{j.Redis}})
+	return rueidis.New(client), err
+}
+
 var memcachedLocks = []contender{
-	{"memcache", true, func(j job) (lock, error) { return with(memcache.New(gomemcached(j))), nil }},
-	{"memcache+cohort", true, func(j job) (lock, error) {
-		return with(cohort.New(memcache.New(gomemcached(j)))), nil
-	}},
+	ours("memcache", newMemcache),
+	ours("memcache+cohort", newMemcache),
 	{"add-delete-1ms", false, addDelete},
 }
 
 var memoryLocks = []contender{
-	{"memory", true, func(job) (lock, error) { return with(memory.New()), nil }},
+	ours("memory", newMemory),
 	{"mutex-map", false, mutexMap},
 }
 
 func findContender(name string) (contender, error) {
-	for _, list := range [][]contender{redisLocks, lingering, memcachedLocks, memoryLocks, postgresLocks, etcdLocks, {noLock}} {
+	for _, list := range [][]contender{redisLocks, lingering, memcachedLocks, memoryLocks, postgresLocks, sqlLocks, etcdLocks, {noLock}} {
 		for _, c := range list {
 			if c.name == name {
 				return c, nil
@@ -103,6 +108,15 @@ func findContender(name string) (contender, error) {
 		}
 	}
 	return contender{}, fmt.Errorf("no contender %q", name)
+}
+
+// open opens the contender of a process.
+func open(contenders []contender, j job) (lock, error) {
+	i := slices.IndexFunc(contenders, func(c contender) bool { return c.name == j.Who })
+	if i < 0 {
+		return nil, fmt.Errorf("no contender %q", j.Who)
+	}
+	return contenders[i].open(j)
 }
 
 // noLock shows that an overlap is noticed.
@@ -163,14 +177,6 @@ func redsyncLock(r *redsync.Redsync) lock {
 			return nil
 		}, nil
 	}
-}
-
-func rueidisLocker(j job) (locker.Locker, error) {
-	client, err := rueidisclient.NewClient(rueidisclient.ClientOption{InitAddress: []string{j.Redis}})
-	if err != nil {
-		return nil, err
-	}
-	return rueidis.New(client), nil
 }
 
 // rueidisLock is for a single server, with default options otherwise. It sometimes hangs, even with a second

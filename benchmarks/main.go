@@ -10,10 +10,10 @@
 // operating-system processes, and every figure in a table is the median of the rounds.
 //
 // The exit status is 1 if this library failed or let a lock have two holders, and 2 for bad flags, or a server
-// that cannot be started or does not answer. If a peer fails, its row shows that, and the status is 0.
+// that cannot be started. If a peer fails, its row shows that, and the status is 0.
 //
 // Where to look: lockers.go has the locks that are compared, and cycles.go what is done with them; strategies.go
-// and stampede.go are the same for a key that is missing from a cache; linger.go has locks that are taken again and
+// and stampede.go are the same for a key that is missing from a cache, many.go for many keys; linger.go has locks that are taken again and
 // again; growth.go and scale.go measure how cost grows; simulate.go sizes fleets; limits.go compares limiters;
 // singleflight/ has the benchmarks of one process; fleet.go and child.go run the processes; report.go writes
 // the tables.
@@ -57,7 +57,9 @@ var sections = []struct {
 	{"etcd", runEtcd},
 	{"memory", runMemory},
 	{"postgres", runPostgres},
+	{"sql", runSQL},
 	{"stampede", runStampede},
+	{"many", runMany},
 	{"growth", runGrowth},
 	{"leases", runLeases},
 	{"scale", runScale},
@@ -65,16 +67,14 @@ var sections = []struct {
 }
 
 type settings struct {
-	only             []string
-	redis, memcached string // empty: start one
-	etcd             string // empty: start one
-	out              string
-	rounds           int
-	scale            float64 // of every duration
-	report           bool
-	fleets           string // the page to write; empty for none
-	profile          string
-	match            *regexp.Regexp // of the names of runs
+	only    []string
+	out     string
+	rounds  int
+	scale   float64 // of every duration
+	report  bool
+	fleets  string // the page to write; empty for none
+	profile string
+	match   *regexp.Regexp // of the names of runs
 }
 
 // errSetUp is an error before anything was measured.
@@ -90,9 +90,6 @@ func parseFlags(args []string, stderr io.Writer) (settings, error) {
 	flags.SetOutput(stderr)
 	all := flags.Bool("all", false, "run every section")
 	only := flags.String("only", "", "run these sections, separated by commas: "+strings.Join(names, ", "))
-	flags.StringVar(&s.redis, "redis", "", "host:port of a Redis server without other users (default: start one)")
-	flags.StringVar(&s.memcached, "memcached", "", "host:port of a memcached without other users (default: start one)")
-	flags.StringVar(&s.etcd, "etcd", "", "host:port of an etcd without other users (default: start one)")
 	flags.StringVar(&s.out, "out", "results", "directory of the results")
 	flags.IntVar(&s.rounds, "rounds", 8, "how often each contender has its turn")
 	flags.Float64Var(&s.scale, "scale", 1, "factor for the length of every run")

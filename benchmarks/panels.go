@@ -149,7 +149,7 @@ func isOurs(who string) bool {
 	if c, err := findContender(who); err == nil {
 		return c.ours
 	}
-	return who == "Group" || slices.ContainsFunc(strategies, func(s strategy) bool { return s.name == who && s.ours })
+	return who == "Group" || who == "Fleet" || slices.ContainsFunc(strategies, func(s strategy) bool { return s.name == who && s.ours })
 }
 
 // draw draws the panel: names on the left, bars from a common zero, and the values at their ends.

@@ -3,126 +3,69 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/golockers/locker/cohort"
+	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/postgres"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 var postgresLocks = []contender{
-	{"postgres", true, func(j job) (lock, error) {
-		pool, err := pgxPool(j.Postgres)
-		return with(postgres.New(pool)), err
-	}},
-	{"postgres+cohort", true, func(j job) (lock, error) {
-		pool, err := pgxPool(j.Postgres)
-		return with(cohort.New(postgres.New(pool))), err
-	}},
+	ours("postgres", newPostgres),
+	ours("postgres+cohort", newPostgres),
 	{"row-lease-1ms", false, rowLease},
 	{"advisory-pinned", false, advisoryLock},
 }
 
+func newPostgres(j job) (locker.Locker, error) {
+	pool, err := pgxPool(j.Postgres)
+	return postgres.New(pool), err
+}
+
 // runPostgres starts a server that writes every commit to its disk.
 func runPostgres(ctx context.Context, b *bench) error {
-	server, url, err := startPostgres(ctx)
-	if err != nil {
-		return err
-	}
-	defer server.close()
-	pool, err := pgxPool(url)
+	pool, err := b.openPostgres(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := postgres.EnsureSchema(ctx, pool); err != nil {
-		return err
-	}
 	if _, err := pool.Exec(ctx, naiveTable); err != nil {
 		return err
 	}
-	b.postgres = url
 	if err := b.takeTurns(ctx, "postgres", lockScenarios, postgresLocks, nil); err != nil {
 		return err
 	}
 	return b.refusals(ctx, pool)
 }
 
-// startPostgres runs a server in a directory of its own, as another user if we are root, which it
-// refuses.
-func startPostgres(ctx context.Context) (*process, string, error) {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if path, err := exec.LookPath("postgres"); err == nil {
-		found = append(found, filepath.Dir(path))
-	}
-	if len(found) == 0 {
-		return nil, "", errors.New("postgres is not installed")
-	}
-	bin := found[len(found)-1]
-	dir, err := os.MkdirTemp("", "locker-benchmark-")
-	if err != nil {
-		return nil, "", err
-	}
-	var attributes *syscall.SysProcAttr
-	if os.Getuid() == 0 {
-		account, err := user.Lookup("postgres")
+// openPostgres starts the server if there is none yet.
+func (b *bench) openPostgres(ctx context.Context) (*pgxpool.Pool, error) {
+	if b.postgres == "" {
+		addr, err := b.host.start(testserver.Postgres, "-c", "fsync=on")
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
-		uid, _ := strconv.Atoi(account.Uid)
-		gid, _ := strconv.Atoi(account.Gid)
-		if err := os.Chown(dir, uid, gid); err != nil {
-			return nil, "", err
-		}
-		attributes = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		b.postgres = "postgres://" + testserver.PostgresUser + "@" + addr + "/postgres?sslmode=disable"
 	}
-	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--locale", "C")
-	initdb.Dir, initdb.SysProcAttr = dir, attributes
-	if output, err := initdb.CombinedOutput(); err != nil {
-		os.RemoveAll(dir)
-		return nil, "", fmt.Errorf("initdb: %w: %s", err, output)
+	pool, err := pgxPool(b.postgres)
+	if err != nil {
+		return nil, err
 	}
-	for range 5 { // the port may be taken between the look and the use
-		var port string
-		if port, err = freePort(); err != nil {
-			break
-		}
-		cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
-			"-c", "unix_socket_directories=", "-c", "max_connections=400")
-		cmd.Dir, cmd.SysProcAttr = dir, attributes
-		url := "postgres://postgres@127.0.0.1:" + port + "/postgres?sslmode=disable&pool_max_conns=" + strconv.Itoa(connections)
-		var p *process
-		p, err = launch(ctx, cmd, dir, func() error {
-			pool, err := pgxPool(url)
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			return pool.Ping(ctx)
-		})
-		if err == nil {
-			return p, url, nil
-		}
-		if !errors.Is(err, errEnded) {
-			break
-		}
-	}
-	os.RemoveAll(dir)
-	return nil, "", fmt.Errorf("postgres does not start: %w", err)
+	return pool, postgres.EnsureSchema(ctx, pool)
 }
 
-func pgxPool(url string) (*pgxpool.Pool, error) { return pgxpool.New(context.Background(), url) }
+func pgxPool(url string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = connections
+	return pgxpool.NewWithConfig(context.Background(), config)
+}
 
 const (
 	naiveTable = `CREATE TABLE naive (name text PRIMARY KEY, token text NOT NULL, expires timestamptz NOT NULL)`
@@ -216,46 +159,46 @@ func (b *bench) refusals(ctx context.Context, pool *pgxpool.Pool) error {
 		for i := range contenders {
 			c := contenders[(i+round)%len(contenders)]
 			s := sample{section: "postgres", scenario: "refused-8", who: c.name}
-			if !b.match.MatchString(s.name()) {
-				continue
-			}
-			if _, err := c.try(ctx, holder); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(ctx, max(b.scaled(time.Second), 100*time.Millisecond))
-			var refused, extended, extending atomic.Int64
-			var all sync.WaitGroup
-			start := time.Now()
-			for range 8 {
-				all.Go(func() {
-					token := rand.Text()
-					for ctx.Err() == nil {
-						ok, err := c.try(context.WithoutCancel(ctx), token)
-						if ok || err != nil {
-							b.errs = append(b.errs, fmt.Errorf("%s: %t, %w", s.name(), ok, err))
-							return
+			err := b.try(ctx, s, true, func() ([]metric, error) {
+				if _, err := c.try(ctx, holder); err != nil {
+					return nil, err
+				}
+				ctx, cancel := context.WithTimeout(ctx, max(b.scaled(time.Second), 100*time.Millisecond))
+				var refused, extended, extending atomic.Int64
+				var errs firstOf
+				var all sync.WaitGroup
+				start := time.Now()
+				for range 8 {
+					all.Go(func() {
+						token := rand.Text()
+						for ctx.Err() == nil {
+							ok, err := c.try(context.WithoutCancel(ctx), token)
+							if ok || err != nil {
+								errs.add(fmt.Errorf("%t, %w", ok, err))
+								return
+							}
+							refused.Add(1)
 						}
-						refused.Add(1)
+					})
+				}
+				all.Go(func() {
+					for ctx.Err() == nil {
+						before := time.Now()
+						if err := c.extend(context.WithoutCancel(ctx)); err == nil {
+							extending.Add(int64(time.Since(before)))
+							extended.Add(1)
+						}
+						time.Sleep(5 * time.Millisecond)
 					}
 				})
-			}
-			all.Go(func() {
-				for ctx.Err() == nil {
-					before := time.Now()
-					if err := c.extend(context.WithoutCancel(ctx)); err == nil {
-						extending.Add(int64(time.Since(before)))
-						extended.Add(1)
-					}
-					time.Sleep(5 * time.Millisecond)
-				}
+				all.Wait()
+				cancel()
+				return []metric{
+					{float64(refused.Load()) / time.Since(start).Seconds(), "refusals/s"},
+					{milliseconds(time.Duration(extending.Load() / max(extended.Load(), 1))), "extend-ms"},
+				}, errs.err
 			})
-			all.Wait()
-			cancel()
-			s.metrics = []metric{
-				{float64(refused.Load()) / time.Since(start).Seconds(), "refusals/s"},
-				{milliseconds(time.Duration(extending.Load() / max(extended.Load(), 1))), "extend-ms"},
-			}
-			if err := b.record(s); err != nil {
+			if err != nil {
 				return err
 			}
 		}

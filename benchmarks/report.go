@@ -30,7 +30,7 @@ func writeHeader(ctx context.Context, w io.Writer, b *bench) error {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			for _, of := range []string{"redis", "redigo", "gomemcache", "redsync", "rueidis", "rockscache",
-				"go-redis/cache", "singleflight", "x/sync", "jackc/pgx", "etcd/client"} {
+				"go-redis/cache", "singleflight", "x/sync", "jackc/pgx", "etcd/client", "sql-driver/mysql", "modernc.org/sqlite"} {
 				if strings.Contains(m.Path, of) {
 					fmt.Fprintf(&h, "module: %s %s\n", m.Path, m.Version)
 					break

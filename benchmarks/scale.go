@@ -15,16 +15,9 @@ import (
 )
 
 // crowds are the locks whose waiters are counted.
-var crowds = []contender{
-	{"redisv9", true, func(j job) (lock, error) { return with(redisv9.New(goredis(j))), nil }},
-	{"rueidis", true, func(j job) (lock, error) {
-		l, err := rueidisLocker(j)
-		if err != nil {
-			return nil, err
-		}
-		return with(l), nil
-	}},
-}
+var crowds = slices.DeleteFunc(slices.Clone(redisLocks), func(c contender) bool {
+	return c.name != "redisv9" && c.name != "rueidis"
+})
 
 // standing is a scenario in which the goroutines of one process wait for locks that are held.
 type standing struct {
@@ -50,37 +43,21 @@ func runScale(ctx context.Context, b *bench) error {
 	}
 	for _, s := range scenarios {
 		for _, c := range crowds {
-			if err := b.scaleRun(ctx, s.name, c, func() ([]metric, error) { return b.stand(ctx, s, c) }); err != nil {
+			of := sample{section: "scale", scenario: s.name, who: c.name}
+			if err := b.try(ctx, of, c.ours, func() ([]metric, error) { return b.stand(ctx, s, c) }); err != nil {
 				return err
 			}
 		}
 	}
 	for _, keys := range []int{10_000, 100_000, 1_000_000} {
 		for _, c := range crowds {
-			name := "held-" + strconv.Itoa(keys)
-			if err := b.scaleRun(ctx, name, c, func() ([]metric, error) { return b.holdInTurn(ctx, keys, c) }); err != nil {
+			of := sample{section: "scale", scenario: "held-" + strconv.Itoa(keys), who: c.name}
+			if err := b.try(ctx, of, c.ours, func() ([]metric, error) { return b.holdInTurn(ctx, keys, c) }); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func (b *bench) scaleRun(ctx context.Context, scenario string, c contender, run func() ([]metric, error)) error {
-	s := sample{section: "scale", scenario: scenario, who: c.name}
-	if !b.match.MatchString(s.name()) {
-		return nil
-	}
-	metrics, err := run()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		s.err = err.Error()
-		b.ourFault("%s: %w", s.name(), err)
-	}
-	s.metrics = metrics
-	return b.record(s)
 }
 
 // scaleWork limits everything but the waiting.
@@ -111,22 +88,12 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 		return nil, err
 	}
 	defer f.kill()
-	one := func(o order) (reply, error) {
-		replies, err := f.do(ctx, o, scaleWork)
-		if err == nil {
-			err = firstError(replies)
-		}
-		if err != nil {
-			return reply{}, err
-		}
-		return replies[0], nil
-	}
 	memory, err := b.redis.memory(ctx)
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	if _, err := one(order{Round: standUp}); err != nil {
+	if _, err := f.one(ctx, order{Round: standUp}, scaleWork); err != nil {
 		return nil, err
 	}
 	if err := b.until(ctx, func() (bool, error) { return b.allQueue(ctx, j) }); err != nil {
@@ -142,7 +109,7 @@ func (b *bench) stand(ctx context.Context, s standing, c contender) ([]metric, e
 	if err != nil {
 		return nil, err
 	}
-	held, err := one(order{Round: measureStanding})
+	held, err := f.one(ctx, order{Round: measureStanding}, scaleWork)
 	if err != nil {
 		return nil, err
 	}
@@ -302,10 +269,7 @@ func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric
 		return nil, err
 	}
 	start := time.Now()
-	replies, err := f.do(ctx, order{}, scaleWork)
-	if err == nil {
-		err = firstError(replies)
-	}
+	done, err := f.one(ctx, order{}, scaleWork)
 	if err != nil {
 		return nil, err
 	}
@@ -318,8 +282,8 @@ func (b *bench) holdInTurn(ctx context.Context, keys int, c contender) ([]metric
 	return []metric{
 		{float64(j.Count) / took.Seconds(), "cycles/s"},
 		{float64((after.cpu - before.cpu).Microseconds()) / float64(j.Count), "server-cpu-us/cycle"},
-		{float64(replies[0].Memory), "bytes-after"},
-		{float64(replies[0].Goroutines), "goroutines-after"},
+		{float64(done.Memory), "bytes-after"},
+		{float64(done.Goroutines), "goroutines-after"},
 		{float64(left), "server-keys-after"},
 	}, err
 }
@@ -343,11 +307,7 @@ type waiting struct {
 
 // newCrowd makes a process whose connections are open, since they are not part of a waiter's cost.
 func newCrowd(j job) (*waiting, error) {
-	i := slices.IndexFunc(crowds, func(c contender) bool { return c.name == j.Who })
-	if i < 0 {
-		return nil, fmt.Errorf("no contender %q", j.Who)
-	}
-	l, err := crowds[i].open(j)
+	l, err := open(crowds, j)
 	if err != nil {
 		return nil, err
 	}

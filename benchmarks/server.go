@@ -3,122 +3,62 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
+	"github.com/golockers/locker/internal/testserver"
 	"github.com/redis/go-redis/v9"
 )
 
-// process is a server that we started; nil is one that was there.
-type process struct {
-	cmd   *exec.Cmd
-	dir   string
-	ended chan struct{} // closed when the process has ended
+// host is what package testserver takes for a test. Its servers run until close.
+type host struct {
+	testing.TB // for the methods that testserver does not use
+	ends       []func()
 }
 
-// startPatience is how long a server may take to start on a busy machine.
-const startPatience = time.Minute
+func (*host) Helper()                           {}
+func (h *host) Cleanup(f func())                { h.ends = append(h.ends, f) }
+func (*host) Errorf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func (*host) Skipf(format string, args ...any)  { panic(notStarted{fmt.Errorf(format, args...)}) }
+func (*host) Fatalf(format string, args ...any) { panic(notStarted{fmt.Errorf(format, args...)}) }
 
-var errEnded = errors.New("it has ended")
-
-// launch starts a server. ask returns an error until the server answers. If it ends before, most
-// likely because its port was taken, the error is errEnded. After an error nothing is left running.
-func launch(ctx context.Context, cmd *exec.Cmd, dir string, ask func() error) (*process, error) {
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &process{cmd, dir, make(chan struct{})}
-	go func() {
-		_ = cmd.Wait()
-		close(p.ended)
-	}()
-	for end := time.Now().Add(startPatience); ; {
-		err := ask()
-		if err == nil {
-			return p, nil
-		}
-		select {
-		case <-p.ended:
-			return nil, errEnded
-		case <-ctx.Done():
-			p.kill()
-			return nil, ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			p.kill()
-			return nil, err
-		}
-	}
-}
-
-// startServer runs a program until close, and returns the address that it listens on.
-func startServer(ctx context.Context, program string, args func(port string) []string) (*process, string, error) {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s is not installed, and no -%s says where one runs",
-			program, strings.TrimSuffix(program, "-server"))
-	}
+func (h *host) TempDir() string {
 	dir, err := os.MkdirTemp("", "locker-benchmark-")
 	if err != nil {
-		return nil, "", err
+		h.Fatalf("%w", err)
 	}
-	for range 5 { // the port may be taken between the look and the use
-		var port string
-		if port, err = freePort(); err != nil {
-			break
-		}
-		addr := net.JoinHostPort("127.0.0.1", port)
-		cmd := exec.Command(path, args(port)...)
-		cmd.Dir = dir
-		var p *process
-		p, err = launch(ctx, cmd, dir, func() error {
-			conn, err := net.Dial("tcp", addr)
-			if err == nil {
-				conn.Close()
-			}
-			return err
-		})
-		if err == nil {
-			return p, addr, nil
-		}
-		if !errors.Is(err, errEnded) {
-			break
-		}
-	}
-	os.RemoveAll(dir)
-	return nil, "", fmt.Errorf("%s does not start: %w", program, err)
+	h.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
-// freePort returns a port on which no process listens at the moment.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+type notStarted struct{ error }
+
+// start starts a server with more arguments and returns its address.
+func (h *host) start(server func(testing.TB, ...string) *testserver.Server, args ...string) (addr string, err error) {
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case notStarted:
+			err = fmt.Errorf("%w: %w", errSetUp, e.error)
+		default:
+			panic(e)
+		}
+	}()
+	return server(h, args...).Addr, nil
 }
 
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.ended
-}
-
-func (p *process) close() {
-	if p == nil {
-		return
+func (h *host) close() {
+	for _, end := range slices.Backward(h.ends) {
+		end()
 	}
-	p.kill()
-	os.RemoveAll(p.dir)
+	h.ends = nil
 }
 
 // redisServer is the parent's view of the Redis under test.
@@ -126,21 +66,13 @@ type redisServer struct {
 	addr    string
 	version string
 	client  *redis.Client
-	process *process
 }
 
-func openRedis(ctx context.Context, addr string) (*redisServer, error) {
-	s := &redisServer{addr: addr}
-	if addr == "" {
-		var err error
-		s.process, s.addr, err = startServer(ctx, "redis-server", func(port string) []string {
-			return []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no"}
-		})
-		if err != nil {
-			return nil, err
-		}
-	} else if err := checkAddress(addr); err != nil {
-		return nil, fmt.Errorf("-redis %q: %w", addr, err)
+func openRedis(ctx context.Context, h *host) (*redisServer, error) {
+	s := &redisServer{}
+	var err error
+	if s.addr, err = h.start(testserver.Redis); err != nil {
+		return nil, err
 	}
 	s.client = redis.NewClient(&redis.Options{
 		Addr: s.addr, PoolSize: 1, MaxRetries: -1, DialTimeout: patience, ReadTimeout: patience,
@@ -150,16 +82,11 @@ func openRedis(ctx context.Context, addr string) (*redisServer, error) {
 	defer cancel()
 	info, err := s.client.Info(ctx, "server").Result()
 	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("no Redis server at %s: %w", s.addr, err)
+		return nil, err
 	}
+	h.Cleanup(func() { s.client.Close() })
 	s.version = field(info, "redis_version:")
 	return s, nil
-}
-
-func (s *redisServer) close() {
-	s.client.Close()
-	s.process.close()
 }
 
 // usage counts reads from clients, a pipeline as one. This query is one of them.
@@ -195,37 +122,22 @@ func seconds(text string, names ...string) (sum time.Duration, err error) {
 type memcachedServer struct {
 	addr    string
 	version string
-	process *process
 	asked   int64
 }
 
-func openMemcached(ctx context.Context, addr string) (*memcachedServer, error) {
-	s := &memcachedServer{addr: addr}
-	if addr == "" {
-		var err error
-		s.process, s.addr, err = startServer(ctx, "memcached", func(port string) []string {
-			args := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}
-			if os.Getuid() == 0 {
-				args = append(args, "-u", "root") // or it refuses to start
-			}
-			return args
-		})
-		if err != nil {
-			return nil, err
-		}
-	} else if err := checkAddress(addr); err != nil {
-		return nil, fmt.Errorf("-memcached %q: %w", addr, err)
+func openMemcached(ctx context.Context, h *host) (*memcachedServer, error) {
+	s := &memcachedServer{}
+	var err error
+	if s.addr, err = h.start(testserver.Memcached); err != nil {
+		return nil, err
 	}
 	stats, err := s.stats(ctx)
 	if err != nil {
-		s.process.close()
-		return nil, fmt.Errorf("no memcached at %s: %w", s.addr, err)
+		return nil, err
 	}
 	s.version = field(stats, "STAT version ")
 	return s, nil
 }
-
-func (s *memcachedServer) close() { s.process.close() }
 
 func (s *memcachedServer) stats(ctx context.Context) (string, error) {
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", s.addr)
@@ -249,9 +161,6 @@ func (s *memcachedServer) stats(ctx context.Context) (string, error) {
 		if line == "END\r\n" {
 			return stats.String(), nil
 		}
-		if !strings.HasPrefix(line, "STAT ") {
-			return "", errors.New("it does not talk like a memcached")
-		}
 		stats.WriteString(line)
 	}
 }
@@ -273,17 +182,6 @@ func (s *memcachedServer) usage(ctx context.Context) (u usage, err error) {
 	u.requests += s.asked
 	u.cpu, err = seconds(stats, "STAT rusage_user ", "STAT rusage_system ")
 	return u, err
-}
-
-func checkAddress(addr string) error {
-	_, port, err := net.SplitHostPort(addr)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
-		return errors.New("it is not host:port")
-	}
-	return nil
 }
 
 // field finds the line of text that begins with name and returns what follows it.

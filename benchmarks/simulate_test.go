@@ -9,18 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/golockers/locker/internal/testserver"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestScale(t *testing.T) {
-	redis, memcached := testserver.Redis(t), testserver.Memcached(t)
 	dir := t.TempDir()
-	var stdout, stderr bytes.Buffer
-	code := parentMain([]string{"-only", "scale", "-match", "queue-100/|keys-1000/|held-10000/", "-scale", "0.02", "-out", dir,
-		"-redis", redis.Addr, "-memcached", memcached.Addr}, &stdout, &stderr)
-	require.Equal(t, 0, code, "%s", stderr.String())
+	benchmarks(t, "-only", "scale", "-match", "queue-100/|keys-1000/|held-10000/", "-scale", "0.02", "-out", dir)
 	raw, err := os.ReadFile(filepath.Join(dir, "raw-scale.txt"))
 	require.NoError(t, err)
 	_, samples := parseRaw(raw)

@@ -74,9 +74,9 @@ func (b *bench) miss(ctx context.Context, m miss, st strategy) error {
 		return fault(err)
 	}
 	defer f.kill()
-	defer b.redis.client.Del(context.WithoutCancel(ctx), j.Key)
+	defer b.redis.client.Del(context.WithoutCancel(ctx), cached(j.Key)...)
 	for round := range m.rounds + 1 {
-		if err := b.redis.client.Del(ctx, j.Key).Err(); err != nil {
+		if err := b.redis.client.Del(ctx, cached(j.Key)...).Err(); err != nil {
 			return err
 		}
 		before, err := b.redis.requests(ctx)
@@ -163,7 +163,7 @@ func (b *bench) slowSource(ctx context.Context) error {
 					return nil, err
 				}
 				defer f.kill()
-				defer b.redis.client.Del(context.WithoutCancel(ctx), j.Key)
+				defer b.redis.client.Del(context.WithoutCancel(ctx), cached(j.Key)...)
 				filled := make(chan float64, 1)
 				go func() { filled <- b.filled(ctx, j.Key, window) }()
 				replies, err := f.do(ctx, order{For: window, Again: true}, window+j.Load)
@@ -199,15 +199,15 @@ func (b *bench) slowSource(ctx context.Context) error {
 func (b *bench) filled(ctx context.Context, key string, within time.Duration) float64 {
 	start := time.Now()
 	for time.Since(start) < within && ctx.Err() == nil {
-		kind, err := b.redis.client.Type(ctx, key).Result()
+		// rockscache has a hash in which the value is a field.
+		found, err := b.redis.client.Exists(ctx, key, "cache:"+key).Result()
+		if err == nil && found > 0 && b.redis.client.Type(ctx, key).Val() == "hash" {
+			found = b.redis.client.HStrLen(ctx, key, "value").Val()
+		}
 		if err != nil {
 			return -1
 		}
-		isFilled := kind == "string"
-		if kind == "hash" { // rockscache's
-			isFilled, _ = b.redis.client.HExists(ctx, key, "value").Result()
-		}
-		if isFilled {
+		if found > 0 {
 			return time.Since(start).Seconds()
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -18,6 +18,7 @@ import (
 // client and the same source.
 var strategies = []strategy{
 	{"Loader", true, loader},
+	{"Fleet", true, fleetCalls},
 	{"setnx-10ms", false, func(s service) load { return setnx(s, 10*time.Millisecond) }},
 	{"setnx-50ms", false, func(s service) load { return setnx(s, 50*time.Millisecond) }},
 	{"setnx-pubsub", false, setnxPubSub},
@@ -58,15 +59,24 @@ func (s service) Set(ctx context.Context, key, v string) error {
 	return s.client.Set(ctx, key, v, freshFor).Err()
 }
 
-func (s service) Add(ctx context.Context, key, v string) (bool, error) {
-	return s.client.SetNX(ctx, key, v, freshFor).Result()
-}
-
 func loader(s service) load {
-	l := singleflight.NewLoader[string](redisv9.New(s.client), s,
+	l := singleflight.NewLoader(redisv9.New(s.client), redisv9.NewCache(s.client, redisv9.CacheConfig[string]{TTL: freshFor}),
 		func(context.Context, string) (string, error) { return s.source() }, singleflight.WithLockTTL(s.lockTTL))
 	return func(ctx context.Context) (string, error) { return l.Load(ctx, s.key) }
 }
+
+// fleetCalls has no cache: the value is in a slot for a moment.
+func fleetCalls(s service) load {
+	f := singleflight.NewFleet(redisv9.New(s.client), redisv9.NewCache(s.client, redisv9.CacheConfig[string]{TTL: freshFor}),
+		singleflight.WithLockTTL(s.lockTTL))
+	return func(ctx context.Context) (string, error) {
+		v, _, err := f.Do(ctx, s.key, func(context.Context) (string, error) { return s.source() })
+		return v, err
+	}
+}
+
+// cached are the keys on the server that the strategies use for one key.
+func cached(key string) []string { return []string{key, "cache:" + key, "!load:{cache:" + key + "}"} }
 
 // setnx is what one writes by hand: x/sync within a process, SET NX PX between processes. A process that does not
 // get that lock looks again after a pause.

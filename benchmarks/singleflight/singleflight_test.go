@@ -4,10 +4,14 @@ package singleflight_test
 
 import (
 	"context"
+	"runtime"
+	"runtime/metrics"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/golockers/locker/memory"
 	"github.com/golockers/locker/singleflight"
 	xsync "golang.org/x/sync/singleflight"
 	resenje "resenje.org/singleflight"
@@ -26,6 +30,7 @@ var contenders = []struct {
 	{"xsync", makeXsync, makeXsyncChan},
 	{"resenje", makeResenje, makeResenje},
 	{"Group", makeGroup, makeGroup},
+	{"Fleet", makeFleet, makeFleet},
 }
 
 func makeXsync() flight {
@@ -81,6 +86,21 @@ func makeGroup() flight {
 			f = func(context.Context) (any, error) { fn(); return nil, nil }
 		}
 		_, _, err := g.Do(ctx, key, f)
+		return err
+	}
+}
+
+// makeFleet is over locks and slots in memory. An outcome does not stay in its slot.
+func makeFleet() flight {
+	f := singleflight.NewFleet(memory.New(), memory.NewCache(memory.CacheConfig[any]{TTL: time.Minute}),
+		singleflight.WithSlotTTL(time.Nanosecond))
+	idle := func(context.Context) (any, error) { return nil, nil }
+	return func(ctx context.Context, key string, fn func()) error {
+		call := idle
+		if fn != nil {
+			call = func(context.Context) (any, error) { fn(); return nil, nil }
+		}
+		_, _, err := f.Do(ctx, key, call)
 		return err
 	}
 }
@@ -155,3 +175,41 @@ func BenchmarkThousand(b *testing.B) { each(b, false, thousand) }
 
 // BenchmarkThousandLeaving is of callers that can leave.
 func BenchmarkThousandLeaving(b *testing.B) { each(b, true, thousand) }
+
+// BenchmarkWaiting reports the memory of a caller that waits for a flight and can leave, its goroutine
+// included.
+func BenchmarkWaiting(b *testing.B) {
+	each(b, true, func(b *testing.B, ctx context.Context, do flight) {
+		const callers = 10_000
+		var bytes int64
+		for b.Loop() {
+			before := used()
+			var all, begun sync.WaitGroup
+			begun.Add(callers)
+			end := make(chan struct{})
+			for range callers {
+				all.Go(func() {
+					begun.Done()
+					if err := do(ctx, "key", func() { <-end }); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			begun.Wait()
+			time.Sleep(50 * time.Millisecond) // from there to waiting
+			bytes += used() - before
+			close(end)
+			all.Wait()
+		}
+		b.ReportMetric(float64(bytes)/callers/float64(b.N), "bytes/caller")
+	})
+}
+
+// used is how many bytes are in use by objects and stacks.
+func used() int64 {
+	runtime.GC()
+	runtime.GC()
+	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64() + s[1].Value.Uint64())
+}
