@@ -12,7 +12,8 @@ import (
 //
 // When ctx ends, Wait returns ctx's error. The call was not counted, unless ctx ended during a
 // request. If ctx's deadline is certain to pass before the first caller's call is allowed, that
-// caller gets [context.DeadlineExceeded] immediately. If the backend fails, Wait immediately
+// caller gets [context.DeadlineExceeded] immediately, while ctx.Err is still nil: a loop that goes on
+// until ctx.Err is not nil would spin. If the backend fails, Wait immediately
 // returns the error to all callers that wait for the key, with or without [WithFailClosed]. Each of
 // them decides whether to go on. Attempts that are denied do not count, even with
 // [WithDeniedCounted].

@@ -11,6 +11,21 @@
 //		return fmt.Errorf("too many requests, try again in %v", d.RetryAfter)
 //	}
 //
+// [Limiter.Allow] is for a service that answers, and [Middleware] for one with net/http.
+// [Limiter.Wait] is for a worker that may call someone else only so often: it returns when its call is
+// allowed.
+//
+//	for job := range jobs {
+//		if err := limiter.Wait(ctx, "partner"); err != nil {
+//			return err // no time is left before ctx's deadline, or the backend failed
+//		}
+//		call(job)
+//	}
+//
+// If ctx's deadline comes before the call may be allowed, Wait does not wait for it: it returns
+// [context.DeadlineExceeded] at once, while ctx.Err is still nil. So a loop ends, or pauses, on any
+// error; one that asks ctx.Err would spin.
+//
 // The Lockers of memory, redisv9, redigo, memcache, rueidis and postgres are Counters. The Locker
 // of etcd is not, since a majority of its servers would have to write each count to disk. Lockers
 // that wrap another one, such as those of [locker.Observed] and package cohort, are not Counters

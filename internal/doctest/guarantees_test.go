@@ -207,7 +207,7 @@ func TestNamesInGuarantees(t *testing.T) {
 			case "sqllock":
 				dirs = append(dirs, "../../sqllock/internal/sqltest")
 			case "caches":
-				dirs = []string{"../bytecache", "../../singleflight", "../../memory", "../../redisv9", "../../redigo", "../../memcache"}
+				dirs = []string{"../../cache", "../../singleflight", "../../memory", "../../redisv9", "../../redigo", "../../memcache"}
 			case "window":
 				dirs = append(dirs, "../../conformance", "../../memory", "../../redisv9", "../../redigo", "../../memcache",
 					"../../postgres", "../../rueidis")
