@@ -11,9 +11,9 @@ PROVE    ?= ./...
 # The oldest go-redis that go.mod allows, and others that differ in pub/sub, timeouts or defaults.
 GOREDIS  ?= 9.5.5 9.20.0 9.22.0
 # How many modules are tested at a time, how many packages of each, and how many tests of a package:
-# tests mostly wait.
-JOBS     ?= 2
-PACKAGES ?= 4
+# tests mostly wait. The library has as many packages as all other modules, which have one or two.
+JOBS     ?= 3
+PACKAGES ?= 3
 PARALLEL ?= 8
 # More flags for go test, for instance TESTFLAGS='-run TestConformance -v'.
 TESTFLAGS ?=
@@ -138,10 +138,13 @@ chaos: servers ## storms of random cancellations on every backend, for CHAOS, wi
 
 # The raw figures of earlier runs stay: the report uses the last one of each test.
 prove: servers ## the parts of the proof in PROVE, for DURATION each; writes docs/proof.md
+	LOCKER_TEST_SERVERS=require LOCKER_TEST=all LOCKER_PROVE=$(DURATION) \
+		$(GO) test -count=1 -timeout 1h -v $(TESTFLAGS) -run Explore ./internal/redislock
 	cd conformance/internal/proof && \
 		LOCKER_TEST_SERVERS=require LOCKER_TEST=all LOCKER_PROVE=$(DURATION) LOCKER_PROOF=$$PWD/results.jsonl \
 		$(GO) test -p 1 -count=1 -timeout 6h -v $(TESTFLAGS) $(PROVE) && \
-		$(GO) run ./report results.jsonl > proof.md.new && mv proof.md.new ../../../docs/proof.md
+		$(GO) run ./report report/results.md.tmpl results.jsonl > new.md && mv new.md results.md && \
+		$(GO) run ./report report/proof.md.tmpl results.jsonl > new.md && mv new.md ../../../docs/proof.md
 
 mutants: servers ## every check of package conformance against every broken locker
 	LOCKER_TEST_SERVERS=require LOCKER_TEST=all $(GO) test -race -count=1 -run Mutants -timeout 1h $(TESTFLAGS) ./conformance
