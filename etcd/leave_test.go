@@ -19,12 +19,17 @@ import (
 func stand(ctx context.Context, t *testing.T, l, other *Locker, key string, waiters int) (all *sync.WaitGroup) {
 	t.Helper()
 	all = new(sync.WaitGroup)
-	for i := range waiters {
+	inLine := make([]noted, waiters)
+	for i := range inLine {
+		inLine[i] = make(noted, 1)
 		all.Go(func() {
-			_, err := l.Wait(ctx, key, fmt.Sprint("waiter ", i), 10*time.Minute)
+			_, err := l.Wait(context.WithValue(ctx, waithook.Key{}, inLine[i]), key, fmt.Sprint("waiter ", i), 10*time.Minute)
 			assert.ErrorIs(t, err, locker.ErrHeld)
 			assert.ErrorIs(t, err, context.Canceled)
 		})
+	}
+	for _, waits := range inLine { // one that has not been refused yet returns without ErrHeld
+		<-waits
 	}
 	hasWaiters(t, other, key, 1)
 	return all
