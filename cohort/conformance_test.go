@@ -20,6 +20,7 @@ import (
 // skip names the checks that hold on no Locker of this package.
 var skip = map[string]string{
 	"release/from-another-client":   "a token is good only on the Locker that granted it",
+	"sametoken/any-client":          "a token is good only on the Locker that granted it",
 	"inspect/from-another-client":   "to other processes the holder's token is that of its cohort",
 	"watch/handoff":                 "a handoff inside the process wakes no watcher: the lock does not become free",
 	"fault/extend-after-lost-reply": "after an Extend without an answer a longer one is an error until the release",

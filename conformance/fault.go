@@ -19,7 +19,7 @@ import (
 
 func faultChecks() []harness.Check {
 	list := slices.Concat(lostReplyChecks(), pausedChecks(), hangChecks(), lateChecks(), brokenLinkChecks(),
-		waitFaultChecks(), pushChecks(), retryChecks(), inspectFaultChecks(), reuseChecks(), lineChecks())
+		waitFaultChecks(), pushChecks(), retryChecks(), inspectFaultChecks(), lineChecks())
 	for i := range list {
 		list[i].Needs |= harness.NeedsNetwork
 	}

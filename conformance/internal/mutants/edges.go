@@ -83,6 +83,35 @@ func edgeMutants() []Mutant {
 		add("an Acquire by the holder "+name, []string{any}, nil, again(change, "A"))
 		add("an Extend "+name, []string{any}, nil, again(change, "E"))
 	}
+	add("an Extend does nothing until a tenth of what its client remembers has passed", []string{"sametoken/any-client"}, nil, func(f *Fake) {
+		var mu sync.Mutex
+		ends := make(map[[2]string]time.Time)
+		notes := func(isNeeded func(gain, ttl time.Duration) bool, do func(key, token string, ttl time.Duration) bool) func(key, token string,
+			ttl time.Duration) bool {
+			return func(key, token string, ttl time.Duration) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				id, end := [2]string{key, token}, time.Now().Add(ttl)
+				if !isNeeded(end.Sub(ends[id]), ttl) {
+					return true
+				}
+				ok := do(key, token, ttl)
+				if delete(ends, id); ok {
+					ends[id] = end
+				}
+				return ok
+			}
+		}
+		release := f.store.release
+		f.acquires(notes(func(_, _ time.Duration) bool { return true }, f.store.acquire))
+		f.extends(notes(func(gain, ttl time.Duration) bool { return gain < 0 || gain >= ttl/10 }, f.store.extend))
+		f.Releases(func(key, token string) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			delete(ends, [2]string{key, token})
+			return release(key, token)
+		})
+	})
 
 	// One token, several keys.
 	keyed := func(before func(f *Fake, k *kept, op, key, token string) (refuse bool)) func(f *Fake) {

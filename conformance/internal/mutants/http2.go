@@ -136,6 +136,9 @@ func (l http2Lock) Fence(ctx context.Context, key, token string) (uint64, bool, 
 // Wait returns when the server has granted the lock. The grant may be old by then, so it is
 // extended.
 func (l http2Lock) Wait(ctx context.Context, key, token string, ttl time.Duration) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
+	}
 	turn := l.line.join(key)
 	defer l.line.leave(key, turn)
 	select {

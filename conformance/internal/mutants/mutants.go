@@ -32,7 +32,7 @@ func Local() []Mutant {
 
 // Redis returns the mutants that need a real backend or a real network.
 func Redis() []Mutant {
-	return mayFailDemand(slices.Concat(aside(redisMutants()), redisInspectMutants(), reuseMutants(), lineMutants()))
+	return mayFailDemand(slices.Concat(aside(redisMutants()), redisInspectMutants(), lineMutants()))
 }
 
 // mayFailDemand lets all mutants fail the checks of demands, which repeat for Lockers that keep

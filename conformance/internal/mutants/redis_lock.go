@@ -113,9 +113,6 @@ type redisFull struct {
 	redisLock
 	queue   *localQueue
 	isHasty bool // a cleanup gives up while the server hangs
-
-	undoing     *undoing
-	isForgetful bool // it does not know which tokens are being released
 }
 
 // localQueue is a queue of the waiters of one Locker, for each key.
@@ -125,7 +122,7 @@ type localQueue struct {
 }
 
 func NewRedisFull(tb testing.TB, addr string) redisFull {
-	return redisFull{redisLock: NewRedisLock(tb, addr), queue: &localQueue{m: make(map[string][]chan struct{})}, undoing: new(undoing)}
+	return redisFull{redisLock: NewRedisLock(tb, addr), queue: &localQueue{m: make(map[string][]chan struct{})}}
 }
 
 func (q *localQueue) join(key string) (turn chan struct{}) {
@@ -164,11 +161,6 @@ func (q *localQueue) waits(key string) bool {
 }
 
 func (l redisFull) Acquire(ctx context.Context, key, token string, ttl time.Duration) (bool, error) {
-	if !l.isForgetful {
-		if err := l.undoing.stop(ctx, key, token); err != nil {
-			return false, err
-		}
-	}
 	if ctx.Err() == nil && l.queue.waits(key) { // waiters come first
 		if ok, err := l.Extend(ctx, key, token, ttl); ok || err != nil {
 			return ok, err
@@ -208,14 +200,11 @@ func (l redisFull) wait(ctx context.Context, key, token string, ttl time.Duratio
 			return start.Add(ttl), nil
 		}
 		if err != nil { // it may have been done, or may be yet
-			d := l.undoing.begin(key, token)
 			release := func(limit time.Duration) bool {
 				bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 				defer cancel()
-				return d.release(func() bool {
-					_, err := l.Release(bg, key, token)
-					return err == nil
-				})
+				_, err := l.Release(bg, key, token)
+				return err == nil
 			}
 			go func() {
 				if !release(5*time.Second) && !l.isHasty {
