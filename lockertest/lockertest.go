@@ -24,6 +24,7 @@ import (
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/internal/misuse"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/golockers/locker/memory"
 )
 
@@ -399,7 +400,7 @@ func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok b
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.OK, c.Err = ok, err
-		if (c.Op == Acquire || c.Op == Wait) && err != nil && !errors.Is(err, locker.ErrHeld) {
+		if (c.Op == Acquire || c.Op == Wait) && err != nil && !errors.Is(err, locker.ErrHeld) && !undo.IsNeedless(err) {
 			if l.failed == nil || len(l.failed) == maxCalls {
 				l.failed = make(map[name]bool)
 			}
@@ -407,8 +408,10 @@ func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok b
 		}
 	}
 	switch {
-	case ctx.Err() != nil:
-		err = ctx.Err()
+	case ctx.Err() != nil: // nothing happens, so package locker has nothing to release
+		if err = ctx.Err(); c.Op == Acquire || c.Op == Wait {
+			err = undo.Needless(err)
+		}
 	case t.hang:
 		<-ctx.Done()
 		err = ctx.Err()
