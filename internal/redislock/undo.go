@@ -101,7 +101,7 @@ func (l *Locks) undoing(d *doubt, keys Keys, token string, last *Sending, entrie
 				s.Token = rand.Text()
 			}
 			o.released, err = l.release(keys, s, entries...)
-			if err != nil && s.Sends() > 0 && !l.isAnswer(err) {
+			if err != nil && !s.isUnsent() && !l.isAnswer(err) {
 				l.doubts.failed(d)
 			}
 			return o, err
