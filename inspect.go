@@ -29,7 +29,7 @@ type Lister interface {
 	// particular order. A lock that is acquired or released meanwhile may be left out. An error
 	// that comes with the Info of a key concerns that key alone, and the iteration goes on; an
 	// error without a key ends it. The error wraps [errors.ErrUnsupported] if this server cannot
-	// enumerate.
+	// enumerate. The body of the loop may call the Locker, for instance to release what is listed.
 	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 }
 

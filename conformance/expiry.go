@@ -169,30 +169,43 @@ func checkRoundsUp(e *harness.Env) {
 func roundsUpMilliseconds(e *harness.Env) {
 	ttls := []time.Duration{2*time.Millisecond - time.Microsecond, 1400 * time.Microsecond, 3*time.Millisecond + 450*time.Microsecond}
 	e.Note("repeatedly, A acquires a key for %v, and B calls Acquire until it has acquired it", ttls)
-	round := 0
-	e.Until(90, 1500*time.Millisecond, func() {
-		ttl := ttls[round%len(ttls)]
-		round++
+	rounds, held, quickest := 0, 0, time.Second // held: an attempt was refused in the last fraction of a millisecond
+	round := func() {
+		ttl := ttls[rounds%len(ttls)]
+		rounds++
 		key := e.Key()
-		held := e.A.Must(e.A.Quietly("Acquire", key, harness.RandomToken(), ttl), true, "the key is fresh")
-		token := harness.RandomToken()
+		a := e.A.Must(e.A.Quietly("Acquire", key, harness.RandomToken(), ttl), true, "the key is fresh")
+		token, last := harness.RandomToken(), a.End.Add(ttl.Truncate(time.Millisecond))
 		for {
 			r := e.B.Quietly("Acquire", key, token, time.Second)
 			if r.Err != nil {
 				e.B.Must(r, false, "A holds the lock, or it has expired")
 			}
-			if r.OK && r.End.Before(held.Until()) {
-				e.Show(held)
+			if r.OK && r.End.Before(a.Until()) {
+				e.Show(a)
 				e.Show(r)
 				e.Fail(fmt.Sprintf("no other token acquires it within %v", ttl),
-					fmt.Sprintf("B had it %v after A's Acquire started", r.End.Sub(held.Start)))
+					fmt.Sprintf("B had it %v after A's Acquire started", r.End.Sub(a.Start)))
 			}
-			if r.OK || r.Start.After(held.Until()) {
+			if quickest = min(quickest, r.End.Sub(r.Start)); !r.OK && r.Start.After(last) && r.End.Before(a.Until()) {
+				held++
+			}
+			if r.OK || r.Start.After(a.Until()) {
 				e.B.Quietly("Release", key, token, 0)
 				return
 			}
 		}
-	})
+	}
+	e.Until(90, 1500*time.Millisecond, round)
+	const enough = 3
+	isQuick := quickest < 200*time.Microsecond
+	for end := time.Now().Add(5 * time.Second); isQuick && held < enough && time.Now().Before(end); {
+		round()
+	}
+	if isQuick && held < enough {
+		e.Inconclusive("of %s, only %d had an attempt that was refused in the last fraction of a millisecond of the lock",
+			harness.Plural(rounds, "lock"), held)
+	}
 }
 
 func checkAnyTTL(e *harness.Env) {

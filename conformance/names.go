@@ -26,8 +26,9 @@ func nameChecks() []harness.Check {
 		Causes: "a single lock for the whole backend, or a release that frees more than its key.",
 		Run:    checkIndependent,
 	}, {
-		Name:  "names/exact-keys",
-		Rules: []string{c8Exact},
+		Name:   "names/exact-keys",
+		Direct: true,
+		Rules:  []string{c8Exact},
 		Causes: "the transformation that the failure names, or a similar one: see the table of conformance/internal/names. Usual are " +
 			"a column with a collation, a path, a client that escapes, and a long key that is cut or hashed to 32 bits.",
 		Run: checkExactKeys,

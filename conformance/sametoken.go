@@ -10,6 +10,7 @@ import (
 func sameTokenChecks() []harness.Check {
 	return []harness.Check{{
 		Name:   "sametoken/reacquire",
+		Direct: true,
 		Rules:  []string{c5SameToken, aAcquire},
 		Causes: "setting the key only if it is absent (SET NX, add), without looking whether it holds the caller's own token.",
 		Run: func(e *harness.Env) {

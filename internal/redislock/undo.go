@@ -1,7 +1,8 @@
 package redislock
 
-// How this process takes back requests of its own that have no answer yet. How the scripts pass over a
-// waiter that has died, of any process, is in locks.lua.
+// How this process takes back requests of its own that have no answer yet, passes on what is offered to
+// a waiter that has gone, and notices that nobody has taken an offer. How a release passes over a waiter
+// that has died is in locks.lua (offer), and how the next waiter to look does in look.lua.
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 // Package undo repeats in the background what has no answer yet, until it is certain: the release of
 // a lock that may be held although its acquisition failed, or of a place in a queue that nobody
-// waits in any more.
+// waits in any more. For how long is in its constants, and in the Window of each [Work].
 package undo
 
 import (

@@ -1,5 +1,7 @@
 package harness
 
+// How checks run, and when one that could not decide is tried again, counts as inconclusive, or fails.
+
 import (
 	"fmt"
 	"os"
