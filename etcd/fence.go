@@ -11,16 +11,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// fenceLag is how far behind the clock of the process a number may be.
-const fenceLag = time.Second
+const (
+	// fenceLag is how far behind the clock of the process a number may be. Numbers of other backends
+	// are at their servers' clocks, so it is also for how long those are greater after a move.
+	fenceLag = time.Millisecond
+
+	// mostLag is that of a number which another process has raised meanwhile.
+	mostLag = time.Second
+)
 
 // Fence returns a fencing number for a lock that token holds: the revision of the store after a write
 // of its own, and what the key "fence" after the prefix says. So numbers grow across all locks of the
 // cluster, even after a change of leader and whatever the clocks say. Each is at least this process's
-// time in microseconds since 1970, less a second, since a Fence that would be further behind raises
-// what is added. So a second after the last number they also keep growing if another backend of this
-// library minted it, if the cluster was replaced by an empty one, or if it was restored from a
-// snapshot, unless the clocks disagree by more. Fence takes one round trip, or two if it raises.
+// time in microseconds since 1970, less a millisecond, or less a second if processes mint at the same
+// time, since a Fence that would be further behind raises what is added. So they also keep growing if
+// another backend of this library minted the last number, if the cluster was replaced by an empty one,
+// or if it was restored from a snapshot, as far as the clocks agree. Fence takes two round trips, or
+// one if another has raised within the last millisecond.
 func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok bool, err error) {
 	number, err := callInOrder(ctx, l, token, func() (int64, error) { return l.mint(ctx, l.entry(key, token)) })
 	return uint64(number), number > 0 && err == nil, err
@@ -28,6 +35,7 @@ func (l *Locker) Fence(ctx context.Context, key, token string) (fence uint64, ok
 
 func (l *Locker) mint(ctx context.Context, e entry) (int64, error) {
 	base := l.prefix + "fence" // without a slash behind the prefix it is no lock's entry
+	lag := fenceLag
 	for range passes {
 		resp, err := l.txn(ctx, e.isHeld(), []clientv3.Op{e.touch(), clientv3.OpGet(base)}, []clientv3.Op{e.get()})
 		if err != nil {
@@ -45,7 +53,7 @@ func (l *Locker) mint(ctx context.Context, e entry) (int64, error) {
 			}
 		}
 		now := time.Now()
-		if number := added + resp.Header.Revision; number >= now.Add(-fenceLag).UnixMicro() {
+		if number := added + resp.Header.Revision; number >= now.Add(-lag).UnixMicro() {
 			return number, nil
 		}
 		// What is added only grows, so numbers do as well.
@@ -59,6 +67,7 @@ func (l *Locker) mint(ctx context.Context, e entry) (int64, error) {
 		if resp.Succeeded {
 			return added + resp.Header.Revision, nil
 		}
+		lag = mostLag
 	}
 	return 0, errChanging
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -24,13 +25,14 @@ func fence(t *testing.T, l locker.Locker) uint64 {
 }
 
 // Numbers grow when a program changes to a cluster, from it to another backend, back, and to an empty
-// cluster, each time as soon as a second has passed.
+// cluster, each time at once.
 func TestFenceMoves(t *testing.T) {
 	t.Parallel()
 	first, other := New(newClient(t, testserver.Etcd(t).Addr)), memory.New()
 	last := uint64(0)
-	for i, l := range []locker.Locker{other, first, other, first, New(newClient(t, testserver.Etcd(t).Addr))} {
-		time.Sleep(fenceLag)
+	moves := slices.Repeat([]locker.Locker{other, first}, 20)
+	for i, l := range append(moves, New(newClient(t, testserver.Etcd(t).Addr))) {
+		time.Sleep(2 * fenceLag)
 		n := fence(t, l)
 		assert.Greater(t, n, last, "step %d", i)
 		assert.InDelta(t, time.Now().UnixMicro(), n, float64(time.Minute.Microseconds()), "step %d", i)
