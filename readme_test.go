@@ -82,7 +82,7 @@ func TestReadmeJobRunsOnce(t *testing.T) {
 		processes.Go(func() { printed[i] = run() })
 	}
 	processes.Wait()
-	const skipped = "another replica wrote it\n"
+	const skipped = "another replica has the job\n"
 	slices.Sort(printed)
 	assert.Equal(t, []string{skipped, skipped, "writing the report\n"}, printed)
 	assert.Equal(t, skipped, run(), "a replica that comes later")

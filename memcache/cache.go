@@ -15,7 +15,8 @@ import (
 	"github.com/golockers/locker/internal/inflight"
 )
 
-// CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
+// CacheConfig describes a [Cache]: TTL, Stale, TTLOf, Jitter, Prefix, Marshal and Unmarshal, as
+// [cache.Config] says. The zero value is not valid: it has no TTL.
 type CacheConfig[V any] = cache.Config[V]
 
 // Cache keeps values in memcached. The value of k is the item "cache:k", or a hash of that as for

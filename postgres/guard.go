@@ -47,8 +47,11 @@ func guardTable(opts []Option) (pgx.Identifier, error) {
 // holder has left a greater one, the error is [locker.ErrNotHeld]: roll back. Until the transaction
 // ends, Guard of others waits for it. So what a holder reads stays as it is until it writes, or its
 // write is refused. At a level above read committed, that wait may end with a serialization failure,
-// after which the transaction can be repeated. The number stays in the table after the lock has ended: delete its row when the
-// data is deleted. The only option with an effect is [WithTable], with the name of a Locker's table.
+// after which the transaction can be repeated. A process that stops inside its transaction holds up
+// every later holder, until ctx ends or the server ends the session (idle_in_transaction_session_timeout).
+//
+// The number stays in the table after the lock has ended: delete its row when the data is deleted. The
+// only option with an effect is [WithTable], with the name of a Locker's table.
 func Guard(ctx context.Context, tx pgx.Tx, key string, fence uint64, opts ...Option) error {
 	id, err := guardTable(opts)
 	var last int64

@@ -1,7 +1,9 @@
 // Package postgres keeps locks in a table of a PostgreSQL database, through
 // github.com/jackc/pgx/v5.
 //
-//	pool, err := pgxpool.New(ctx, "postgres://user@localhost:5432/app")
+//	config, err := pgxpool.ParseConfig("postgres://user@localhost:5432/app")
+//	…
+//	pool, err := pgxpool.NewWithConfig(ctx, postgres.Tuned(config))
 //	…
 //	err = postgres.EnsureSchema(ctx, pool)
 //	…

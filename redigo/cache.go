@@ -10,7 +10,8 @@ import (
 	"github.com/gomodule/redigo/redis"
 )
 
-// CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
+// CacheConfig describes a [Cache]: TTL, Stale, TTLOf, Jitter, Prefix, Marshal and Unmarshal, as
+// [cache.Config] says. The zero value is not valid: it has no TTL.
 type CacheConfig[V any] = cache.Config[V]
 
 // Cache keeps values in Redis, in the format of redisv9.Cache: the value of k is the key "cache:k",

@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// CacheConfig describes a [Cache]. The zero value is not valid: it has no TTL.
+// CacheConfig describes a [Cache]: TTL, Stale, TTLOf, Jitter, Prefix, Marshal and Unmarshal, as
+// [cache.Config] says. The zero value is not valid: it has no TTL.
 type CacheConfig[V any] = cache.Config[V]
 
 // Cache keeps values in Redis. The value of k is the key "cache:k", without anything around what

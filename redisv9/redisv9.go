@@ -1,6 +1,6 @@
 // Package redisv9 keeps locks in Redis, through github.com/redis/go-redis/v9.
 //
-//	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
+//	client := redis.NewClient(redisv9.Tuned(&redis.Options{Addr: "localhost:6379"}))
 //	lease, err := locker.Lock(ctx, redisv9.New(client), "invoice/42", 30*time.Second)
 //
 // It works on a single server, on Sentinel, Ring and Cluster, with Redis 5 or later, and needs one

@@ -30,9 +30,11 @@ import (
 // holder has left a greater one, the error is [locker.ErrNotHeld]: roll back. Until the transaction
 // ends, Guard of others waits for it. So what a holder reads stays as it is until it writes, or its
 // write is refused. On PostgreSQL above read committed, that wait may end with a serialization failure,
-// after which the transaction can be repeated. The number stays in the table after the lock has ended:
-// delete its row when the data is deleted. The only option with an effect is [WithTable], with the
-// name of a Locker's table.
+// after which the transaction can be repeated. A process that stops inside its transaction holds up
+// every later holder, until ctx ends or the server ends the session.
+//
+// The number stays in the table after the lock has ended: delete its row when the data is deleted. The
+// only option with an effect is [WithTable], with the name of a Locker's table.
 func Guard(ctx context.Context, tx *sql.Tx, d Dialect, key string, fence uint64, opts ...Option) error {
 	g, err := guardOf(d, opts)
 	var last int64

@@ -66,6 +66,9 @@ func newLs() *cobra.Command {
 			}
 			return nil
 		}
+		if len(infos) == 0 { // which a wrong table or prefix would look like
+			say("no locks on %s with keys that begin with %q", b.Name, append(args, "")[0])
+		}
 		return printTable(cmd.OutOrStdout(), infos)
 	}
 	return cmd

@@ -11,12 +11,12 @@ import (
 )
 
 // Change replaces the balance of an account with what work makes of it. It writes nothing if a later
-// holder of the lock has read the account meanwhile. The error is [locker.ErrNotHeld] if the lock was
-// lost, before the write or after it.
+// holder of the lock has read the account meanwhile. written is true if it has written, even if the
+// error is [locker.ErrNotHeld] because the lock was lost after that.
 func Change(ctx context.Context, l locker.Locker, db *sql.DB, account string, ttl time.Duration,
-	work func(ctx context.Context, balance int) (int, error)) error {
+	work func(ctx context.Context, balance int) (int, error)) (written bool, err error) {
 	key := "account/" + account
-	return locker.Do(ctx, l, key, ttl, func(ctx context.Context) error {
+	err = locker.Do(ctx, l, key, ttl, func(ctx context.Context) error {
 		fence, err := locker.FromContext(ctx).Fence(ctx)
 		if err != nil {
 			return err
@@ -30,11 +30,14 @@ func Change(ctx context.Context, l locker.Locker, db *sql.DB, account string, tt
 		if balance, err = work(ctx, balance); err != nil {
 			return err
 		}
-		return guarded(ctx, db, key, fence, func(tx *sql.Tx) error {
+		err = guarded(ctx, db, key, fence, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = ? WHERE id = ?", balance, account)
 			return err
 		})
+		written = err == nil
+		return err
 	})
+	return written, err
 }
 
 // guarded runs do in a transaction, unless a later holder of the lock has run one.

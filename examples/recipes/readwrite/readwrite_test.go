@@ -44,14 +44,14 @@ func worker(c *fleet.Child) {
 		return
 	}
 	l := redisv9.New(redis.NewClient(redisv9.Tuned(&redis.Options{Addr: o.Addr})))
-	err = Change(context.Background(), l, db, "7", time.Hour,
+	written, err := Change(context.Background(), l, db, "7", time.Hour,
 		func(_ context.Context, balance int) (int, error) {
 			c.Report("read")
 			c.Receive(&o)
 			return balance + 1, nil
 		})
 	switch {
-	case err == nil:
+	case written:
 		c.Report("written")
 	case errors.Is(err, locker.ErrNotHeld):
 		c.Report("refused")
@@ -94,13 +94,22 @@ func TestStoppedBetweenReadAndWrite(t *testing.T) {
 	_, err = locker.Break(ctx, l, "account/7")
 	require.NoError(t, err)
 
-	err = Change(ctx, l, db, "7", time.Hour, func(_ context.Context, balance int) (int, error) {
+	written, err := Change(ctx, l, db, "7", time.Hour, func(_ context.Context, balance int) (int, error) {
 		err := errors.Join(workers.Send(o), workers[0].Signal(syscall.SIGCONT))
 		return balance + 1, errors.Join(err, workers[0].Receive(ctx, &report))
 	})
 	assert.NoError(t, err)
+	assert.True(t, written)
 	assert.Equal(t, "refused", report)
 	var balance int
 	require.NoError(t, db.QueryRowContext(ctx, "SELECT balance FROM accounts").Scan(&balance))
 	assert.Equal(t, 1, balance)
+
+	// One that loses its lock after it has written says both.
+	written, err = Change(ctx, l, db, "7", time.Hour, func(ctx context.Context, balance int) (int, error) {
+		_, err := locker.Break(ctx, l, "account/7")
+		return balance + 1, err
+	})
+	assert.True(t, written)
+	assert.ErrorIs(t, err, locker.ErrNotHeld)
 }
