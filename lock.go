@@ -121,7 +121,7 @@ func lock(ctx context.Context, op string, l Locker, key string, ttl time.Duratio
 	reported := false
 	defer func() {
 		if !reported { // the Observer has panicked: there will be no lease
-			a.cleanUp(ctx)
+			a.cleanUp(ctx, nil)
 		}
 	}()
 	obs.hold()

@@ -154,7 +154,7 @@ func (a *acquisition) end(ctx context.Context, p *push) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			a.cleanUp(ctx)
+			a.cleanUp(ctx, nil)
 			panic(v)
 		}
 	}()

@@ -95,16 +95,16 @@ func (a *acquisition) attempt(ctx context.Context) (acquired bool, err error) {
 func (a *acquisition) won(ctx context.Context, deadline time.Time) error {
 	if a.opts.minHold > a.ttl {
 		if err := a.tryMinHold(ctx); err != nil {
-			a.cleanUp(ctx)
+			a.cleanUp(ctx, nil)
 			return err
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		a.cleanUp(ctx)
+		a.cleanUp(ctx, nil)
 		return a.giveUp(ctx, err)
 	}
 	if time.Until(deadline) <= 0 {
-		a.cleanUp(ctx)
+		a.cleanUp(ctx, nil)
 		// Not ErrNotHeld: nothing has been done yet that may have overlapped with another holder.
 		return fmt.Errorf("the reply came after the ttl of %v had passed", a.ttl)
 	}
@@ -142,7 +142,7 @@ func (a *acquisition) giveUp(ctx context.Context, err error) error {
 // cleanUpAfter is cleanUp, unless err means that the request was impossible or did nothing.
 func (a *acquisition) cleanUpAfter(ctx context.Context, err error) {
 	if !isInvalid(err) && !undo.IsNeedless(err) {
-		a.cleanUp(ctx)
+		a.cleanUp(ctx, err)
 	}
 }
 
@@ -153,18 +153,20 @@ func isInvalid(err error) bool {
 		errors.Is(err, ErrInvalidLocker)
 }
 
-// cleanUp releases in the background a token that may hold the lock without a lease: its
-// acquisition ended with an error, or too late. The request that took the lock may still be under
-// way when the first Release arrives, so only one that reports true ends it.
-func (a *acquisition) cleanUp(ctx context.Context) {
+// cleanUp releases a token that may hold the lock without a lease: its acquisition ended with an
+// error, or too late. The request that took the lock may still be under way when the first Release
+// arrives, so only one that reports true ends it, or one after that request was answered, as cause
+// may know. Later ones are made in the background.
+func (a *acquisition) cleanUp(ctx context.Context, cause error) {
 	l, key, token, obs := a.locker, a.key, a.token, a.obs
 	gaveUp := func(err error) { obs.cleanup(NotCleanedUp, err) }
-	if !undo.Start(ctx, undo.Work{Owner: l, Window: a.ttl, GaveUp: gaveUp, Attempt: func(ctx context.Context) (bool, error) {
+	if !undo.Try(ctx, undo.Work{Owner: l, Window: a.ttl, GaveUp: gaveUp, Attempt: func(ctx context.Context) (bool, error) {
+		answered := undo.IsAnswered(cause)
 		released, err := l.Release(ctx, key, token)
 		if released {
 			obs.cleanup(CleanedUp, nil)
 		}
-		return released, err
+		return released || err == nil && answered, err
 	}}) {
 		gaveUp(errTooMany)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/internal/undo"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -492,4 +493,58 @@ func TestLockInLine(t *testing.T) {
 		_, err := locker.Lock(t.Context(), l, "k", time.Minute)
 		assert.ErrorIs(t, err, errBackend)
 	})
+}
+
+// When an acquisition fails although it has taken the lock, the lock is free when Lock has returned, so
+// the caller can close its client. A backend that hangs delays that by a tenth of a second.
+func TestFailedLockIsFreeAtOnce(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			f := new(fake)
+			f.onAcquire = func(_ context.Context, token string, ttl time.Duration) (bool, error) {
+				defer cancel()
+				return f.doAcquire(context.Background(), "k", token, ttl)
+			}
+			var isClosed, released atomic.Bool
+			f.onRelease = func(ctx context.Context, token string) (bool, error) {
+				if hangs {
+					<-ctx.Done()
+				}
+				assert.False(t, isClosed.Load() && !hangs)
+				released.Store(!hangs)
+				return !hangs, ctx.Err()
+			}
+			start := time.Now()
+			_, err := locker.Lock(ctx, f, "k", time.Hour)
+			isClosed.Store(true)
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Equal(t, !hangs, released.Load())
+			if hangs {
+				assert.Equal(t, 100*time.Millisecond, time.Since(start))
+				time.Sleep(time.Hour) // until the background gives up
+			}
+		})
+	}
+}
+
+// A token is not released again and again once its acquisition has been refused behind the caller's back.
+func TestRefusedBehindTheCaller(t *testing.T) {
+	for answered, releases := range map[bool]int{true: 1, false: 13} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			f := new(fake)
+			f.onAcquire = func(context.Context, string, time.Duration) (bool, error) {
+				cancel()
+				return false, undo.Pending(ctx.Err(), func() bool { return answered })
+			}
+			_, err := locker.Lock(ctx, f, "k", time.Hour)
+			assert.ErrorIs(t, err, context.Canceled)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			assert.Len(t, f.release, releases)
+		})
+	}
 }

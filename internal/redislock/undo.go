@@ -19,11 +19,10 @@ import (
 )
 
 const (
-	attemptFor = 5 * time.Second        // an attempt to undo something
-	patience   = 100 * time.Millisecond // a Wait that gives up takes so much time to leave the queue
-	sweepLate  = 20 * time.Millisecond  // after the end of an offer, for waiters to notice
-	maxSweeps  = 256                    // queues that a Locker looks after
-	maxDoubts  = 1024                   // tokens of which a Locker knows that a request may arrive late
+	attemptFor = 5 * time.Second       // an attempt to undo something
+	sweepLate  = 20 * time.Millisecond // after the end of an offer, for waiters to notice
+	maxSweeps  = 256                   // queues that a Locker looks after
+	maxDoubts  = 4096                  // tokens of which a Locker knows that a request may arrive late
 )
 
 // release runs the script of that name. If the lock was offered, it makes sure that the queue moves
@@ -56,32 +55,16 @@ func (l *Locks) undo(ctx context.Context, keys Keys, token string, ttl time.Dura
 	var d *doubt
 	if token == "" {
 		token, d = rand.Text(), newDoubt()
+		d.isReleased = true // which nobody uses again
 	} else {
 		d = l.doubts.note(keys, token)
+		l.doubts.release(keys, token, d)
 	}
-	l.doubts.release(keys, token, d)
 	attempt := l.undoing(d, keys, token, last, entries)
-	answered := make(chan struct{})
-	over := answered
-	if !undo.Start(ctx, undo.Work{Owner: l.owner, Window: max(ttl, attemptFor),
-		Attempt: func(ctx context.Context) (bool, error) {
-			done, err := attempt(ctx)
-			if err == nil && answered != nil {
-				close(answered)
-				answered = nil
-			}
-			return done, err
-		}}) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	if !undo.Try(ctx, undo.Work{Owner: l.owner, Window: max(ttl, attemptFor), Attempt: attempt}) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo.Patience)
 		defer cancel()
 		_, _ = attempt(ctx)
-		return
-	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-over:
-	case <-timer.C:
 	}
 }
 
@@ -183,8 +166,9 @@ type doubt struct {
 	turn chan struct{} // has a value during a request to release the token
 
 	// Guarded by the lock of doubts:
-	isReleased bool      // the token should not hold the lock
-	failed     time.Time // when a request to release it last had no answer
+	isReleased bool        // the token should not hold the lock
+	failed     time.Time   // when a request to release it last had no answer
+	end        *time.Timer // forgets a token that is released
 }
 
 func newDoubt() *doubt { return &doubt{turn: make(chan struct{}, 1)} }
@@ -198,11 +182,14 @@ func (d *doubts) note(keys Keys, token string) *doubt {
 	if d.tokens == nil {
 		d.tokens = make(map[string]*doubt)
 	}
-	for name := range d.tokens {
+	for name, t := range d.tokens {
 		if len(d.tokens) < maxDoubts {
 			break
 		}
-		delete(d.tokens, name)
+		// A token that is not known any more may be used again, so it is not released any more: if
+		// it holds the lock, that ends with its ttl.
+		t.isReleased = false
+		d.removeLocked(name, t)
 	}
 	t := newDoubt()
 	d.tokens[keys.with(token)] = t
@@ -225,9 +212,16 @@ func (d *doubts) drop(keys Keys, token string, t *doubt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if name := keys.with(token); d.tokens[name] == t {
-		delete(d.tokens, name)
-		d.count.Store(int64(len(d.tokens)))
+		d.removeLocked(name, t)
 	}
+}
+
+func (d *doubts) removeLocked(name string, t *doubt) {
+	if t.end != nil {
+		t.end.Stop()
+	}
+	delete(d.tokens, name)
+	d.count.Store(int64(len(d.tokens)))
 }
 
 var errReleasing = errors.New("a request to release this token has no answer, and may arrive late: use another token")
@@ -262,7 +256,7 @@ func (d *doubts) release(keys Keys, token string, t *doubt) bool {
 		return false
 	}
 	t.isReleased = true
-	time.AfterFunc(undo.Longest, func() { d.drop(keys, token, t) })
+	t.end = time.AfterFunc(undo.Longest, func() { d.drop(keys, token, t) })
 	return true
 }
 

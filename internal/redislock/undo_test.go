@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -70,4 +71,26 @@ func TestRequestsArriveAfterAnAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A token that had to be forgotten is not released any more, since it may be in use again.
+func TestForgottenTokensAreNotReleased(t *testing.T) {
+	var d doubts
+	keys, all := Keys{Lock: "k"}, make([]*doubt, maxDoubts+100)
+	for i := range all {
+		token := strconv.Itoa(i)
+		all[i] = d.note(keys, token)
+		d.release(keys, token, all[i])
+	}
+	released := 0
+	for i, in := range all {
+		known := d.find(keys, strconv.Itoa(i)) == in
+		require.Equal(t, known, !d.isInUse(in))
+		if known {
+			released++
+		}
+		d.drop(keys, strconv.Itoa(i), in)
+	}
+	require.Equal(t, maxDoubts, released)
+	require.Zero(t, d.count.Load())
 }

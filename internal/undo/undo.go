@@ -73,6 +73,42 @@ func Start(ctx context.Context, w Work) bool {
 	return true
 }
 
+// Patience is how long a call that fails waits for what it has left behind to be undone.
+const Patience = 100 * time.Millisecond
+
+// Try is [Start], and returns when the backend has answered an attempt, the second one has failed, or
+// after [Patience]. So callers that return, and then close their client, leave nothing behind on a
+// backend that works.
+func Try(ctx context.Context, w Work) bool {
+	tried, attempts, attempt := make(chan struct{}), 0, w.Attempt
+	w.Attempt = func(ctx context.Context) (bool, error) {
+		done, err := attempt(ctx)
+		if attempts++; attempts == 1 && err == nil || attempts == 2 && !isClosed(tried) {
+			close(tried)
+		}
+		return done, err
+	}
+	if !Start(ctx, w) {
+		return false
+	}
+	timer := time.NewTimer(Patience)
+	defer timer.Stop()
+	select {
+	case <-tried:
+	case <-timer.C:
+	}
+	return true
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // run returns nil once it is certain that nothing is left.
 func (w *Work) run(ctx context.Context) error {
 	var answered time.Time // when the backend answered first
@@ -224,6 +260,23 @@ func Needless(err error) error { return needless{err} }
 
 // IsNeedless reports whether err wraps a [Needless] error.
 func IsNeedless(err error) bool { return errors.As(err, new(needless)) }
+
+// Pending returns err as the error of an acquisition that its caller has left behind, and that reports
+// whether it was answered since: then nothing more of it can arrive. Its text is that of err.
+func Pending(err error, answered func() bool) error { return pending{err, answered} }
+
+// IsAnswered reports whether err wraps a [Pending] error whose acquisition was answered.
+func IsAnswered(err error) bool {
+	var p pending
+	return errors.As(err, &p) && p.answered()
+}
+
+type pending struct {
+	error
+	answered func() bool
+}
+
+func (p pending) Unwrap() error { return p.error }
 
 type needless struct{ error }
 
