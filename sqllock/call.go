@@ -8,6 +8,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/golockers/locker/internal/inflight"
@@ -54,7 +55,8 @@ func call[T any](ctx context.Context, l *Locker, name, token string,
 			return zero, err
 		}
 	}
-	return inflight.Do(ctx, &l.calls, token, inflight.Never, func() (v T, err error) {
+	var answered atomic.Bool
+	v, err := inflight.Do(ctx, &l.calls, token, inflight.Never, func() (v T, err error) {
 		sent := false
 		for attempt := 1; ; attempt++ {
 			err = l.once(ctx, attempt == attempts && l.isUndone(err), func(ctx context.Context, q querier) error {
@@ -68,12 +70,17 @@ func call[T any](ctx context.Context, l *Locker, name, token string,
 		}
 		switch {
 		case err == nil:
+			answered.Store(true)
 			return v, nil
 		case !sent:
 			return zero, undo.Needless(err)
 		}
 		return zero, err
 	})
+	if err != nil && name == "acquire" {
+		err = undo.Pending(err, answered.Load)
+	}
+	return v, err
 }
 
 // once takes a connection and makes one attempt on it. A connection that turns out to be broken

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/golockers/locker"
 )
@@ -29,8 +30,8 @@ import (
 // It is one statement, which leaves the number in a table that [EnsureGuardSchema] creates. If a later
 // holder has left a greater one, the error is [locker.ErrNotHeld]: roll back. Until the transaction
 // ends, Guard of others waits for it. So what a holder reads stays as it is until it writes, or its
-// write is refused. On PostgreSQL above read committed, that wait may end with a serialization failure,
-// after which the transaction can be repeated. A process that stops inside its transaction holds up
+// write is refused. On PostgreSQL above read committed, and on MariaDB with innodb_snapshot_isolation, that wait may end
+// with a serialization failure, after which the transaction can be repeated. A process that stops inside its transaction holds up
 // every later holder, until ctx ends or the server ends the session.
 //
 // The number stays in the table after the lock has ended: delete its row when the data is deleted. The
@@ -38,6 +39,9 @@ import (
 func Guard(ctx context.Context, tx *sql.Tx, d Dialect, key string, fence uint64, opts ...Option) error {
 	g, err := guardOf(d, opts)
 	var last int64
+	if err == nil && (fence == 0 || fence > math.MaxInt64) {
+		err = fmt.Errorf("%d is no fencing number: they are from 1 to 2^63-1", fence)
+	}
 	if err == nil {
 		last, err = d.number(ctx, tx, g["guard"], parameters{"key": []byte(key), "fence": int64(fence)})
 	}

@@ -5,7 +5,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -259,5 +261,13 @@ func TestSweepsNowAndThen(t *testing.T) {
 			require.True(t, ok)
 		}
 		require.Eventually(t, func() bool { return sweeps() == round+1 }, 30*time.Second, time.Millisecond)
+	}
+}
+
+// Only what can be a fencing number is left in the table of Guard.
+func TestGuardRefusesOtherNumbers(t *testing.T) {
+	for _, fence := range []uint64{0, 1 << 63, math.MaxUint64} {
+		err := Guard(t.Context(), nil, MySQL, "k", fence)
+		assert.ErrorContains(t, err, `guard "k": `+strconv.FormatUint(fence, 10)+" is no fencing number")
 	}
 }
