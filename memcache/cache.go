@@ -30,8 +30,8 @@ type CacheConfig[V any] = cache.Config[V]
 // if that is more than 30 days away they decide again, and it does by 2038-01-19.
 //
 // Each method takes one request, with three exceptions: Stale takes none if CacheConfig.Stale is 0,
-// Add beside an item two if that is fresh and three if it is stale, and Look one or two more for each
-// load that begins. While a load is under way and there is no stale value, its item is in the value's
+// Add beside an item two if that is fresh and three if it is stale, and Look two more for each load
+// that begins. While a load is under way and there is no stale value, its item is in the value's
 // place, with the flags 1282367844 (the bytes "Load").
 type Cache[V any] = cache.Cache[V]
 

@@ -21,8 +21,7 @@ import (
 // loadFlags mark an item as a load: the bytes "Load".
 const loadFlags = 0x4c6f6164
 
-// Look asks for all items in one request for each server. To begin a load takes two more for each
-// key of which there is no item, and otherwise one.
+// Look asks for all items in one request for each server. To begin a load takes two more for each key.
 func (s *cacheStore) Look(ctx context.Context, spare time.Duration, all ...*slots.Slot[[]byte]) error {
 	items, err := cacheCall(ctx, s, all[0].Key, false, func(string) (map[string]*gomemcache.Item, error) {
 		keys := make([]string, len(all))
@@ -78,6 +77,17 @@ func (s *cacheStore) begin(ctx context.Context, slot *slots.Slot[[]byte], spare 
 			}
 			if err != nil {
 				return err
+			}
+			// A value that was stored meanwhile has to last for as long as it was to.
+			touched := item.CasID
+			if item, err = s.get(ctx, slot.Key); err != nil {
+				return err
+			}
+			if item == nil || item.CasID != touched {
+				continue
+			}
+			if slot.Err = s.look(slot, spare, item); slot.Err != nil || slot.Failed || slot.Found && slot.Left >= slot.Ahead {
+				return nil
 			}
 		}
 		if slot.Version = item.CasID; slot.Version == 0 {

@@ -3,9 +3,12 @@ package memcache
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/golockers/locker/conformance"
 	"github.com/golockers/locker/internal/testserver"
 	"github.com/golockers/locker/singleflight"
+	"github.com/golockers/locker/singleflight/slots"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -235,4 +239,40 @@ func FuzzCachedValue(f *testing.F) {
 			assert.Equal(t, ms, end.UnixMilli())
 		}
 	})
+}
+
+// A load that begins beside a stale value leaves alone how long a value lasts that is set meanwhile.
+func TestLoadBesideNewValue(t *testing.T) {
+	t.Parallel()
+	addr := testserver.Memcached(t).Addr
+	w, client := newWire(t, addr)
+	config := CacheConfig[string]{TTL: time.Millisecond, Stale: time.Hour}
+	loading := NewCache(client, config)
+	config.TTL = 20 * 24 * time.Hour
+	other := NewCache(newClient(t, addr), config)
+	require.NoError(t, loading.Set(t.Context(), "k", "old"))
+	time.Sleep(10 * time.Millisecond)
+	var once sync.Once
+	w.onSending(func(verb string) {
+		if verb == "touch" {
+			once.Do(func() { assert.NoError(t, other.Set(t.Context(), "k", "new")) })
+		}
+	})
+	slot := &slots.Slot[string]{Key: "k", Hold: time.Second}
+	w.requests()
+	require.NoError(t, loading.Look(t.Context(), slot))
+	require.NoError(t, slot.Err)
+	require.True(t, slot.Found)
+	require.Equal(t, "new", slot.Value)
+	require.Equal(t, "gets touch gets touch gets", w.requests())
+
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "mg %s t\r\n", itemKey("cache:", "k"))
+	require.NoError(t, err)
+	var left int
+	_, err = fmt.Fscanf(conn, "HD t%d\r\n", &left)
+	require.NoError(t, err)
+	require.Greater(t, left, 19*24*60*60, "seconds until memcached drops it")
 }
