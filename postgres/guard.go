@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/golockers/locker"
@@ -55,6 +56,9 @@ func guardTable(opts []Option) (pgx.Identifier, error) {
 func Guard(ctx context.Context, tx pgx.Tx, key string, fence uint64, opts ...Option) error {
 	id, err := guardTable(opts)
 	var last int64
+	if err == nil && (fence == 0 || fence > math.MaxInt64) {
+		err = fmt.Errorf("%d is no fencing number: they are from 1 to 2^63-1", fence)
+	}
 	if err == nil {
 		err = tx.QueryRow(ctx, inTable(id, guardSQL), []byte(key), int64(fence)).Scan(&last)
 		if code := codeOf(err); code == undefinedTable || code == undefinedSchema {

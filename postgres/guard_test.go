@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,4 +116,11 @@ func TestGuard(t *testing.T) {
 	a.onlyWrites = true
 	pauses()
 	assert.Less(t, a.balance(t), int(a.accepted.Load()), "a guard on the write alone loses some")
+}
+
+// Only what can be a fencing number is left in the table.
+func TestGuardRefusesOtherNumbers(t *testing.T) {
+	for _, fence := range []uint64{0, 1 << 63, math.MaxUint64} {
+		assert.ErrorContains(t, Guard(t.Context(), nil, "k", fence), `guard "k": `+strconv.FormatUint(fence, 10)+" is no fencing number")
+	}
 }
