@@ -130,7 +130,9 @@ func WithTable(name string) Option { return func(o *options) { o.table = name } 
 //
 // Each call takes a connection of db while it runs, and waits for one up to 5 seconds. If the program
 // waits for locks in transactions that use the same db, those may take all its connections, and then
-// the holder of a lock cannot release it. In that case give the Locker a db of its own.
+// the holder of a lock cannot release it. In that case give the Locker a db of its own. A call whose
+// caller has left keeps its connection until the database answers, at most 5 seconds, so limit their
+// number (SetMaxOpenConns) to what the server permits.
 func New(db *sql.DB, d Dialect, opts ...Option) *Locker {
 	l := &Locker{db: db, dialect: d}
 	l.uses.Store(rand.Uint64N(sweepEvery))
