@@ -56,8 +56,8 @@ func WithBackoff(b Backoff) Option { return func(o *options) { o.backoff = b } }
 // grows from 25 to 50 milliseconds up to 0.5 to 1 second, and starts again after a try that took
 // more than a second. When ctx ends, the error wraps ctx's error and the last backend error. All
 // backend errors are retried, even one that persists, such as that of a wrong password, so give ctx
-// a deadline. Invalid arguments are not retried. Of the callers of a process who retry for the same
-// lock of the same Locker, one tries for all.
+// a deadline. Invalid arguments are not retried. The callers of a process who retry for the same
+// lock of the same Locker take turns: one tries at a time, and after a second the next one.
 //
 // Each try has a new token, so WithRetry cannot be combined with [WithToken], and a new place in
 // the queue. WithRetry has no effect on [TryLock], [TryDo], [Resume] and [ResumeDo].

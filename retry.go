@@ -15,8 +15,9 @@ import (
 )
 
 // retries has the lines of callers whose waiting has failed, in shards. An error of the backend is
-// that of a whole line of waiters, and each of them would try again by itself. Here the first tries
-// for all. As soon as the backend has refused it, all wait for the lock as before.
+// that of a whole line of waiters, and each of them would try again by itself. Here they try one after
+// the other: one whose try has failed goes to the end, since the reason may be its own. As soon as
+// the backend has answered one of them, all wait for the lock as before.
 var retries [64]line.Lines[polled, retry]
 
 // retry is what the first of a line has, and hands on.
@@ -25,22 +26,25 @@ type retry struct {
 	due      time.Time // when to try; zero: the line begins
 }
 
-// fail notes that a try has failed that began then.
-func (r *retry) fail(began time.Time) {
-	if r.failures++; time.Since(began) > time.Second {
-		r.failures = 1
-	}
+// prompt is how long the others wait for the outcome of a try. One that takes longer may be waiting for
+// the lock, in the queue of a Waiter that does not say so, or for an answer that was lost.
+const prompt = time.Second
+
+// fail notes that a try has failed.
+func (r *retry) fail() {
+	r.failures++
 	r.due = time.Now().Add(retryBackoff(r.failures))
 }
 
 // errWorks ends a line: the backend works.
 var errWorks = errors.New("the backend works again")
 
-func joinRetries(l Locker, key string) *line.Place[polled, retry] {
-	if !isSame(l, l) { // as in join
-		return new(line.Lines[polled, retry]).Join(polled{key: key})
+// retryLines returns where the callers who retry for the lock of key stand, as join does.
+func retryLines(l Locker, key string) (*line.Lines[polled, retry], polled) {
+	if !isSame(l, l) {
+		return new(line.Lines[polled, retry]), polled{key: key}
 	}
-	return retries[maphash.String(lineSeed, key)%uint64(len(retries))].Join(polled{l, key})
+	return &retries[maphash.String(lineSeed, key)%uint64(len(retries))], polled{l, key}
 }
 
 // persist waits, and with WithRetry does so again after a backend error.
@@ -63,40 +67,46 @@ func (a *acquisition) persist(ctx context.Context) error {
 // retry waits for its turn to try, or until another has found that the backend works. It returns the
 // outcome of the last try, and leaves the error of the one before that in last.
 func (a *acquisition) retry(ctx context.Context, last *error) error {
-	p := joinRetries(a.locker, a.key)
-	defer p.Leave()
-	select {
-	case <-p.Turn():
-	case <-ctx.Done():
-		return a.giveUp(ctx, *last)
-	}
-	if p.Err() != nil {
-		a.token = a.opts.newToken()
-		return a.wait(ctx)
-	}
-	s := p.State()
-	if s.due.IsZero() {
-		s.fail(time.Now())
-	}
+	lines, key := retryLines(a.locker, a.key)
+	p := lines.Join(key)
+	defer func() { p.Leave() }()
 	for {
+		select {
+		case <-p.Turn():
+		case <-ctx.Done():
+			return a.giveUp(ctx, *last)
+		}
+		if p.Err() != nil {
+			a.token = a.opts.newToken()
+			return a.wait(ctx)
+		}
+		s := p.State()
+		if s.due.IsZero() {
+			s.fail()
+		}
 		if !sleep(ctx, time.Until(s.due)) {
 			return a.giveUp(ctx, *last)
 		}
-		began := time.Now()
-		a.token = a.opts.newToken()
 		t := &trial{Context: ctx, place: p}
-		err := a.wait(t)
-		refused := t.end()
+		isOver, err := t.run(a)
 		switch {
-		case err == nil || isInvalid(err):
-			s.due = began // the next one tries at once
+		case isOver:
 			return err
-		case ctx.Err() != nil || refused:
+		case err == nil:
+			p.Fail(errWorks)
+			return nil
+		case isInvalid(err):
+			return err
+		}
+		s.fail()
+		if ctx.Err() != nil {
 			return err
 		}
 		a.obs.wait(err)
 		*last = err
-		s.fail(began)
+		again := lines.Join(key) // before it leaves, so that the line goes on if nobody else is in it
+		p.Leave()
+		p = again
 	}
 }
 
@@ -104,10 +114,25 @@ func (a *acquisition) retry(ctx context.Context, last *error) error {
 type trial struct {
 	context.Context
 	place *line.Place[polled, retry]
+	turn  sync.Once // done when the turn is over
+}
 
-	mu      sync.Mutex
-	isOver  bool
-	refused bool
+// run makes the try. It reports whether the turn ended before the try did, so that the line has failed
+// or the next one has its turn.
+func (t *trial) run(a *acquisition) (isOver bool, err error) {
+	timer := time.AfterFunc(prompt, func() {
+		t.turn.Do(func() {
+			t.place.State().failures = 0
+			t.place.Leave()
+		})
+	})
+	defer func() {
+		timer.Stop()
+		isOver = true
+		t.turn.Do(func() { isOver = false })
+	}()
+	a.token = a.opts.newToken()
+	return false, a.wait(t)
 }
 
 // Value implements [context.Context].
@@ -120,19 +145,6 @@ func (t *trial) Value(key any) any {
 
 // NoteWaiting implements [waithook.Hook].
 func (t *trial) NoteWaiting() {
-	t.mu.Lock()
-	if !t.isOver && !t.refused {
-		t.refused = true
-		t.place.Fail(errWorks)
-	}
-	t.mu.Unlock()
+	t.turn.Do(func() { t.place.Fail(errWorks) })
 	waithook.Call(t.Context)
-}
-
-// end ends the trial, and reports whether it was refused.
-func (t *trial) end() (refused bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.isOver = true
-	return t.refused
 }
