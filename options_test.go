@@ -308,6 +308,24 @@ func TestWithRetry(t *testing.T) {
 		assert.ErrorIs(t, err, errBackend)
 		assert.NotErrorIs(t, err, locker.ErrHeld)
 	})
+	bubble(t, "an error that cannot be compared", func(t *testing.T) {
+		var tried bool
+		l := &fake{onAcquire: func(ctx context.Context, _ string, _ time.Duration) (bool, error) {
+			if tried {
+				return blackhole(ctx, "", 0)
+			}
+			tried = true
+			return false, incomparable{[]int{1}}
+		}}
+		for range 2 { // ctx ends during the second try, and before it
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := locker.Lock(ctx, l, "k", time.Second, locker.WithRetry())
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.ErrorAs(t, err, new(incomparable))
+			l.onAcquire = func(context.Context, string, time.Duration) (bool, error) { return false, incomparable{[]int{1}} }
+		}
+	})
 	bubble(t, "a refusal before the outage counts", func(t *testing.T) {
 		l := &fake{}
 		tryLock(t, l, time.Minute)
@@ -338,6 +356,11 @@ func TestWithRetry(t *testing.T) {
 			`so it cannot be combined with WithToken`)
 	})
 }
+
+// incomparable is an error that == panics about.
+type incomparable struct{ v any }
+
+func (incomparable) Error() string { return "incomparable" }
 
 func TestWithOwner(t *testing.T) {
 	l := memory.New()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"reflect"
 	"sync"
 	"time"
 
@@ -57,7 +58,8 @@ func (a *acquisition) persist(ctx context.Context) error {
 		err = a.retry(ctx, &last)
 	}
 	if err != nil && last != nil && ctx.Err() != nil {
-		if err = a.giveUp(ctx, err); !errors.Is(err, last) {
+		err = a.giveUp(ctx, err)
+		if !reflect.ValueOf(last).Comparable() || !errors.Is(err, last) { // which panics otherwise
 			err = fmt.Errorf("%w; an earlier try failed: %w", err, last)
 		}
 	}
