@@ -16,8 +16,8 @@ import (
 //	l := locker.Owned(redisv9.New(client), "")
 //
 // Like the result of [Observed], it has the methods of all optional interfaces. It can be observed, and
-// made from an observed Locker. Put it around a cohort, not under it. Package window needs the
-// Locker behind it.
+// made from an observed Locker. Put it around a cohort or a Locker of package semaphore, not under it:
+// their tokens are without the label then. Package window needs the Locker behind it.
 func Owned(l Locker, label string) Locker {
 	if label == "" {
 		label = owner.Process()

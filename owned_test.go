@@ -64,6 +64,7 @@ func TestOwned(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, strings.HasPrefix(permit.Token(), "me/"), permit.Token())
 	require.NoError(t, permit.Unlock(ctx))
+	assert.Equal(t, "me/", holder(locker.Owned(semaphore.NewLocker(bare, 2), "me")))
 
 	_, err = locker.TryLock(ctx, locker.Owned(bare, "\n"), "k", time.Minute)
 	assert.ErrorIs(t, err, locker.ErrInvalidToken)

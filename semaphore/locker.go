@@ -42,9 +42,9 @@ type Locker struct {
 }
 
 // NewLocker returns a Locker whose locks may have up to n holders each. Their permits are locks of
-// l, whose names the package's documentation describes. To observe the permits, observe the Locker
-// that NewLocker returns: an observer of l gets no events. If l is nil or n is less than 1, every
-// operation fails.
+// l, whose names the package's documentation describes. To observe or label the permits, put
+// [locker.Observed] or [locker.Owned] around the Locker that NewLocker returns: around l they have no
+// effect. If l is nil or n is less than 1, every operation fails.
 func NewLocker(l locker.Locker, n int) *Locker {
 	if o, ok := l.(observed); ok && o.Behind() != nil {
 		l = o.Behind()
