@@ -396,10 +396,14 @@ func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok b
 	token = l.name(l.inside, c.Key, c.Token)
 	l.mu.Unlock()
 
+	ended := ctx.Err()
 	end = func(ok bool, err error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.OK, c.Err = ok, err
+		if ended != nil { // a test may compare it
+			c.Err = ended
+		}
 		if (c.Op == Acquire || c.Op == Wait) && err != nil && !errors.Is(err, locker.ErrHeld) && !undo.IsNeedless(err) {
 			if l.failed == nil || len(l.failed) == maxCalls {
 				l.failed = make(map[name]bool)
@@ -408,8 +412,8 @@ func (l *Locker) begin(ctx context.Context, c Call) (token string, end func(ok b
 		}
 	}
 	switch {
-	case ctx.Err() != nil: // nothing happens, so package locker has nothing to release
-		if err = ctx.Err(); c.Op == Acquire || c.Op == Wait {
+	case ended != nil: // nothing happens, so package locker has nothing to release
+		if err = ended; c.Op == Acquire || c.Op == Wait {
 			err = undo.Needless(err)
 		}
 	case t.hang:

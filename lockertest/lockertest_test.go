@@ -268,6 +268,26 @@ func TestCalls(t *testing.T) {
 			{Op: lockertest.Wait, Key: "k", Token: "v", TTL: time.Minute}, // it has not returned
 		}, l.Calls())
 	})
+	t.Run("with a context that has ended", func(t *testing.T) {
+		l := lockertest.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := l.Acquire(ctx, "k", "t", time.Minute)
+		assert.ErrorIs(t, err, context.Canceled)
+		_, err = l.Wait(ctx, "k", "t", time.Minute)
+		assert.ErrorIs(t, err, context.Canceled)
+		_, err = l.Extend(ctx, "k", "t", time.Minute)
+		assert.ErrorIs(t, err, context.Canceled)
+		released, err := l.Release(t.Context(), "k", "t")
+		assert.NoError(t, err)
+		assert.False(t, released)
+		assert.Equal(t, []lockertest.Call{
+			{Op: lockertest.Acquire, Key: "k", Token: "t", TTL: time.Minute, Err: context.Canceled},
+			{Op: lockertest.Wait, Key: "k", Token: "t", TTL: time.Minute, Err: context.Canceled},
+			{Op: lockertest.Extend, Key: "k", Token: "t", TTL: time.Minute, Err: context.Canceled},
+			{Op: lockertest.Release, Key: "k", Token: "t"},
+		}, l.Calls())
+	})
 	t.Run("bounded", func(t *testing.T) {
 		l := lockertest.New()
 		for i := range 10_100 {
