@@ -57,9 +57,9 @@ func (a *acquisition) persist(ctx context.Context) error {
 		last = err
 		err = a.retry(ctx, &last)
 	}
-	if err != nil && last != nil && ctx.Err() != nil {
+	if err != nil && a.opts.retry && !isInvalid(err) { // ctx has ended, perhaps after the error
 		err = a.giveUp(ctx, err)
-		if !reflect.ValueOf(last).Comparable() || !errors.Is(err, last) { // which panics otherwise
+		if last != nil && (!reflect.ValueOf(last).Comparable() || !errors.Is(err, last)) { // which panics otherwise
 			err = fmt.Errorf("%w; an earlier try failed: %w", err, last)
 		}
 	}
