@@ -35,6 +35,7 @@ func (l *Loader[V]) callSource(ctx context.Context, key string, m *member[V], t 
 	if m != nil && l.many != nil {
 		v, err = m.call(source, key, l.many)
 	} else {
+		m.leave() // the others need not wait for a source of its own, which may load one of them
 		v, err = l.source(source, key)
 	}
 	hasValue = err == nil

@@ -50,8 +50,9 @@ func NewBatchLoader[V any](l locker.Locker, c Cache[V],
 // process loads, it waits for beside its own loads. So lists that overlap, in any order, cannot block
 // each other.
 //
-// If the Cache is a slots.Keeper, up to 500 keys are read in one request, and those whose locks were
-// free are loaded and stored together; see [NewBatchLoader]. The locks take one request each, unless
+// If the Cache is a slots.Keeper, up to 500 keys are read in one request. Those whose locks were free
+// are loaded and stored together if the Loader is of [NewBatchLoader], and otherwise each by itself, so
+// that none waits for the source of another. The locks take one request each, unless
 // the Locker shares requests: with redisv9.WithBatching(1), 200 missing keys take about ten in all.
 //
 // A value that is stale is returned, and refreshed by itself.

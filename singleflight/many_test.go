@@ -374,3 +374,60 @@ func TestLoadManyWithSlowLock(t *testing.T) {
 		require.NoError(t, l.Close(t.Context()))
 	})
 }
+
+// With a source for one key, a key whose source is slow holds up neither the store nor the lock of
+// another, and the cache is not taken for one that does not answer.
+func TestLoadManyOfOneSlowKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		l := NewLoader[string](s.locks, s.cache, func(_ context.Context, key string) (string, error) {
+			if key == "slow" {
+				time.Sleep(time.Minute / 2)
+			}
+			return strings.ToUpper(key), nil
+		})
+		loads := make(chan error)
+		go func() {
+			_, err := l.LoadMany(t.Context(), []string{"fast", "slow"})
+			loads <- err
+		}()
+		synctest.Wait()
+		v, ok, err := s.cache.Get(t.Context(), "fast")
+		require.NoError(t, err)
+		require.True(t, ok, "not stored")
+		require.Equal(t, "FAST", v)
+		held, err := locker.TryLock(t.Context(), s.locks, "fast", time.Second)
+		require.NoError(t, err)
+		require.NoError(t, held.Unlock(t.Context()))
+		time.Sleep(2 * defaultOptions.backendTimeout)
+		require.True(t, l.cacheBreaker.allows("fast"))
+		require.NoError(t, <-loads)
+		require.NoError(t, l.Close(t.Context()))
+	})
+}
+
+// A source for one key may load another key of the list that has not come as far.
+func TestLoadManySourceLoadsAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newBackend().process()
+		p.onGet = func(_ context.Context, key string) error {
+			if key == "damaged" {
+				return errAnswered
+			}
+			return nil
+		}
+		var l *Loader[string]
+		l = NewLoader(p.locker(), p.cache(), func(ctx context.Context, key string) (string, error) {
+			if key == "damaged" {
+				return l.Load(ctx, "good")
+			}
+			return key, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		values, err := l.LoadMany(ctx, []string{"damaged", "good"})
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"damaged": "good", "good": "good"}, values)
+		require.NoError(t, l.Close(t.Context()))
+	})
+}
