@@ -117,8 +117,8 @@
 // of LockTTL later. During that time later callers in that process join the load, whatever the cache.
 // Callers that have joined get the value whenever the load ends.
 //
-// If Update cannot delete the value within [WithBackendTimeout], this process no longer reads the key
-// from the cache: it calls the source until it has stored a new value. In the background it tries again
+// If Update cannot delete the value within [WithBackendTimeout], this process no longer takes the key's
+// value from the cache: it calls the source until it has stored a new value. In the background it tries again
 // to delete the old one, first after [WithOutagePause] and then less and less often, down to every 30
 // seconds. Other processes may return the old value until either succeeds. A Loader remembers up to
 // 65,536 such keys. When it has that many, Update of another key returns an error without calling change.

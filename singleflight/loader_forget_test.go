@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/golockers/locker"
+	"github.com/golockers/locker/memory"
+	"github.com/golockers/locker/singleflight/slots"
 )
 
 // source is a source whose value changes. It takes a second, and returns what was true when it was called.
@@ -275,5 +277,30 @@ func TestForgetAfterASlowStore(t *testing.T) {
 		require.Equal(t, "old", (<-before).v)
 		time.Sleep(time.Second)
 		requireIdle(t, l, b, "k")
+	})
+}
+
+// lateCache is a Keeper in which another process stores a value just before a load begins.
+type lateCache struct{ *memory.Cache[string] }
+
+func (c lateCache) Look(ctx context.Context, all ...*slots.Slot[string]) error {
+	if all[0].Hold > 0 {
+		_ = c.Set(ctx, all[0].Key, "from elsewhere")
+	}
+	return c.Cache.Look(ctx, all...)
+}
+
+// After Forget a load without the lock, too, looks again for a value that another process has stored since:
+// it has no version with which to store one of its own.
+func TestForgetThenLoadWithoutLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newBackend().process()
+		p.onAcquire = func(context.Context, string) error { return errAnswered }
+		cache := memory.NewCache(memory.CacheConfig[string]{TTL: time.Hour})
+		l := NewLoader[string](p.locker(), lateCache{cache}, p.slowly(time.Second, "unused"))
+		l.Forget("k")
+		require.Equal(t, loaded{"from elsewhere", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		require.Zero(t, p.count("source"))
+		require.NoError(t, l.Close(t.Context()))
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/golockers/locker/memory"
 )
 
 // When the deletion fails, the error reports it, and this process serves the old value neither as fresh nor as stale.
@@ -268,4 +270,53 @@ func TestUpdateOutdatedKeysAreLimited(t *testing.T) {
 		require.NoError(t, l.Update(t.Context(), "7", func(context.Context) error { return nil }), "one of them")
 		require.NoError(t, l.Update(t.Context(), "k", func(context.Context) error { return nil }), "there is room")
 	})
+}
+
+// undeletingCache is a Keeper whose first deletion fails.
+type undeletingCache struct {
+	*memory.Cache[string]
+	deletions atomic.Int32
+}
+
+func (c *undeletingCache) Delete(ctx context.Context, key string) error {
+	if c.deletions.Add(1) == 1 {
+		return errAnswered
+	}
+	return c.Cache.Delete(ctx, key)
+}
+
+// A load of a key whose value could not be deleted has a version, as any other: it stores nothing over
+// an Update elsewhere, whether it has lost its lock or had none.
+func TestUpdateDeleteFailsThenUpdateElsewhere(t *testing.T) {
+	for _, fault := range []string{"lock lost", "no lock"} {
+		for _, ttl := range []time.Duration{time.Hour, 90 * 365 * 24 * time.Hour} {
+			t.Run(fmt.Sprint(fault, ", values last for ", ttl), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBackend()
+					p := b.process()
+					cache := memory.NewCache(memory.CacheConfig[string]{TTL: ttl})
+					src := &truth{query: 300 * time.Millisecond}
+					l := NewLoader[string](p.locker(), &undeletingCache{Cache: cache}, src.load)
+					other := NewLoader[string](b.process().locker(), cache, src.load)
+					require.Equal(t, "0", (<-goLoad(t.Context(), l, "k")).v)
+					synctest.Wait()
+					require.ErrorIs(t, l.Update(t.Context(), "k", src.next), errAnswered)
+					if fault == "no lock" {
+						p.onAcquire = func(context.Context, string) error { return errAnswered }
+					}
+					load := goLoad(t.Context(), l, "k")
+					time.Sleep(100 * time.Millisecond)
+					if fault == "lock lost" {
+						evict(t, b, "k")
+					}
+					require.NoError(t, other.Update(t.Context(), "k", src.next))
+					require.Equal(t, "1", (<-load).v, "it began before")
+					synctest.Wait()
+					require.Equal(t, "2", (<-goLoad(t.Context(), other, "k")).v)
+					require.NoError(t, l.Close(t.Context()))
+					require.NoError(t, other.Close(t.Context()))
+				})
+			})
+		}
+	}
 }

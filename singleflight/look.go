@@ -110,7 +110,7 @@ type looked[V any] struct {
 func (l *Loader[V]) look(ctx context.Context, key string, m *member[V], began time.Time, hold bool) (
 	found looked[V], err error) {
 	alone := l.forgotten.has(key)
-	if l.keeper == nil || l.outdated.has(key) {
+	if l.keeper == nil {
 		err = recovered(key, func() (err error) { // nobody may be left to see a panic
 			found.v, found.ok, err = l.read(ctx, key)
 			return err
@@ -136,6 +136,10 @@ func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, m *member[V], si
 	}
 	if f, _ := ctx.(*flight[V]); f == nil { // it is a refresh
 		s.Ahead = l.refreshAhead
+	}
+	outdated := l.outdated.has(key)
+	if outdated { // what is there does not count, but the load needs a version
+		s.Ahead = 50 * longest
 	}
 	r := l.request(ctx, began, &l.cacheBreaker)
 	err = recovered(key, func() error {
@@ -165,7 +169,7 @@ func (l *Loader[V]) lookAtSlot(ctx context.Context, key string, m *member[V], si
 	if s.Failed {
 		return found, l.remoteError(key, s)
 	}
-	return looked[V]{s.Value, s.Found && s.Version == 0, s.Version}, nil
+	return looked[V]{s.Value, s.Found && s.Version == 0 && !outdated, s.Version}, nil
 }
 
 // lookAgain looks at the cache before the source is called. Under the lock, another process may have
@@ -178,7 +182,7 @@ func (l *Loader[V]) lookAgain(ctx context.Context, key string, m *member[V], t *
 	found, err = l.look(ctx, key, m, t.since, true)
 	t.version = found.version
 	switch {
-	case found.ok || t.lease != nil && isFinal(err):
+	case found.ok || isFinal(err):
 		l.note(ctx, LoadWaited, nil)
 		return found, err
 	case t.lease == nil && ctx.Err() != nil:

@@ -6,8 +6,8 @@ import (
 )
 
 // outdated has the keys whose value in the cache may be older than the source: a change was made,
-// and it is not known that the old value was deleted. The cache is not read for them. The zero
-// value has none.
+// and it is not known that the old value was deleted. What the cache has for them does not count. The
+// zero value has none.
 type outdated struct {
 	n atomic.Int32 // of keys, for has
 
