@@ -51,6 +51,28 @@ func TestLeaseOfFirstCaller(t *testing.T) {
 	})
 }
 
+// What a lease of the first caller causes is no failure for another process: that calls its own source.
+func TestLeaseOfFirstCallerElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		locks, source := underAccount()
+		a, b := NewLoader[string](s.locks, s.cache, source), NewLoader[string](s.locks, s.cache, source)
+		var waits <-chan loaded
+		require.NoError(t, locker.Do(t.Context(), locks, "account", time.Minute, func(held context.Context) error {
+			failed := goLoad(held, a, "k")
+			synctest.Wait()
+			waits = goLoad(t.Context(), b, "k")
+			require.ErrorIs(t, (<-failed).err, locker.ErrDeadlock)
+			return nil
+		}))
+		got := <-waits
+		require.NoError(t, got.err)
+		require.Equal(t, "fresh", got.v)
+		require.NoError(t, a.Close(t.Context()))
+		require.NoError(t, b.Close(t.Context()))
+	})
+}
+
 // Callers that carry the same lease get the error that one of them caused.
 func TestLeaseOfAllCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

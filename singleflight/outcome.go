@@ -58,10 +58,13 @@ type failure struct {
 }
 
 // failureOf returns what the other processes learn of err, the error of a source with context ctx.
-// It is empty if that is nothing: the end of a context concerns one process alone. So does an error
-// whose methods panic, such as a nil pointer.
+// It is empty if that is nothing: the end of a context concerns one process alone. So do an error that
+// may be due to the leases of the first caller, and one whose methods panic, such as a nil pointer.
 func (l *Loader[V]) failureOf(ctx context.Context, err error) (published string) {
 	defer func() { _ = recover() }()
+	if _, ok := err.(*leaseError); ok {
+		return ""
+	}
 	if err == nil || ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return ""
 	}
