@@ -71,10 +71,17 @@ type leaseError struct {
 
 // blameLeases returns err, as a leaseError if it may be due to the leases of the first caller.
 func (l *Loader[V]) blameLeases(ctx context.Context, err error) error {
-	if f, _ := ctx.(*flight[V]); f != nil && errors.Is(err, locker.ErrDeadlock) {
+	if f, _ := ctx.(*flight[V]); f != nil && isDeadlock(err) {
 		if c := leasectx.Of(f.first); c != nil {
 			return &leaseError{err, c}
 		}
 	}
 	return err
+}
+
+// isDeadlock reports whether err is an ErrDeadlock. An error whose methods panic, such as a nil pointer,
+// is none: nobody may be left to see the panic.
+func isDeadlock(err error) (is bool) {
+	defer func() { _ = recover() }()
+	return errors.Is(err, locker.ErrDeadlock)
 }

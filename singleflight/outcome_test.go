@@ -224,6 +224,30 @@ func TestFailureThatPanics(t *testing.T) {
 	})
 }
 
+// wrapper is an error whose methods panic if it is nil.
+type wrapper struct{ err error }
+
+func (e *wrapper) Error() string { return e.err.Error() }
+func (e *wrapper) Unwrap() error { return e.err }
+
+// Nor does such an error end the program when nobody is left to get it.
+func TestFailureThatPanicsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		l := s.process(time.Minute/2, func(int64) (string, error) { return "", (*wrapper)(nil) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.NoError(t, locker.Do(ctx, memory.New(), "any", time.Minute, func(held context.Context) error {
+			_, err := l.Load(held, "k")
+			require.Equal(t, context.DeadlineExceeded, err)
+			return nil
+		}))
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 1, s.calls.Load())
+		require.NoError(t, l.Close(t.Context()))
+	})
+}
+
 // A sentinel that is nil is none.
 func TestNilSentinel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
