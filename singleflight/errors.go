@@ -6,9 +6,10 @@ import (
 )
 
 // PanicError is the error of [Group.Do] and [Loader.Load] for callers that waited for a function
-// that panicked. The caller whose function it is panics itself. A Cache that panics while it stores
-// a value is a StoreFailed event with this error, and one that panics while it deletes a value makes
-// [Loader.Update] return it. If Value is an error, [errors.Is] and [errors.As] find it.
+// that panicked. The caller whose function it is panics itself. So it does if a Cache panics while it
+// reads a value, but then the program goes on if all callers have left. A Cache that panics while it
+// stores a value is a StoreFailed event with this error, and one that panics while it deletes a value
+// makes [Loader.Update] return it. If Value is an error, [errors.Is] and [errors.As] find it.
 type PanicError struct {
 	Value any    // what the function panicked with
 	Stack []byte // where, as [debug.Stack] formats it

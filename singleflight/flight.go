@@ -69,8 +69,9 @@ func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 		if r != nil {
 			f.how, f.err = panicked, &PanicError{Value: r, Stack: debug.Stack(), key: f.key}
 		}
+		inRequest := f.endRequest()
 		callers := f.finish()
-		if r != nil && (here || callers == 0) {
+		if r != nil && (here || callers == 0 && !inRequest) {
 			panic(r)
 		}
 	}()
@@ -81,6 +82,17 @@ func (f *flight[V]) run(fn func(context.Context) (V, error), here bool) {
 	}
 	normal = true
 	f.finish()
+}
+
+// endRequest is for a flight whose fn did not return. It reports whether that was due to a Cache, which
+// was asked for something: then the program does not end, since one damaged entry can be the cause.
+func (f *flight[V]) endRequest() bool {
+	r := f.asking.Load()
+	if r == nil || r.IsOver() {
+		return false
+	}
+	r.Cancel()
+	return true
 }
 
 // begin waits a moment for the abandoned flight before this one. It reports false if this flight

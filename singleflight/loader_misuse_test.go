@@ -228,6 +228,50 @@ func TestCachePanics(t *testing.T) {
 	})
 }
 
+// panickyReader is a StaleCache whose reads take a second, and panic where it says so.
+type panickyReader struct {
+	staleCache
+	in string
+}
+
+func (c panickyReader) Get(ctx context.Context, key string) (string, bool, error) {
+	time.Sleep(time.Second)
+	if c.in == "Get" {
+		panic(errors.New("in Get"))
+	}
+	return c.staleCache.Get(ctx, key)
+}
+
+func (c panickyReader) Stale(ctx context.Context, key string) (string, bool, error) {
+	time.Sleep(time.Second)
+	panic(errors.New("in Stale"))
+}
+
+// A panic of the cache while it reads reaches the caller, and is not the end of the process when that has
+// left.
+func TestCachePanicsWhileReading(t *testing.T) {
+	for _, in := range []string{"Get", "Stale"} {
+		for _, forgotten := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend()
+				p := b.process()
+				l := NewLoader[string](p.locker(), panickyReader{p.staleCache(), in}, p.slowly(0, "unused"))
+				if forgotten {
+					l.Forget("k")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+				defer cancel()
+				_, err := l.Load(ctx, "k")
+				require.Equal(t, context.DeadlineExceeded, err)
+				time.Sleep(time.Minute)
+				require.True(t, l.cacheBreaker.allows("k"), "it did answer")
+				require.PanicsWithError(t, "in "+in, func() { _, _ = l.Load(t.Context(), "k") })
+				requireIdle(t, l, b, "k")
+			})
+		}
+	}
+}
+
 func requirePanic(t *testing.T, err error, text string) {
 	t.Helper()
 	var p *PanicError
