@@ -174,6 +174,9 @@ type batchSource[V any] func(ctx context.Context, keys []string) (map[string]V, 
 // of all, and ends when all of theirs have.
 func (source batchSource[V]) call(all []*sourced[V]) {
 	values := context.WithoutCancel(all[0].ctx)
+	if len(all) > 1 {
+		values = &together[V]{values, flightsOf(all)}
+	}
 	var leases locker.Leases
 	for _, s := range all[1:] {
 		if h, _ := s.ctx.Value(holdingKey{}).(*holding); h != nil {
@@ -206,6 +209,42 @@ func (source batchSource[V]) call(all []*sourced[V]) {
 			s.err = err
 		}
 	}
+}
+
+// together is a context whose values are those of the first of several flights, except that it is within
+// all of them.
+type together[V any] struct {
+	context.Context
+	flights flights[V]
+}
+
+// Value implements [context.Context].
+func (t *together[V]) Value(key any) any {
+	if key == any(t.flights[0].group) {
+		return t.flights
+	}
+	return t.Context.Value(key)
+}
+
+// flights are those of a batch. Their first callers are the same.
+type flights[V any] []*flight[V]
+
+func flightsOf[V any](all []*sourced[V]) flights[V] {
+	fs := make(flights[V], len(all))
+	for i, s := range all {
+		fs[i] = s.ctx.(*flight[V])
+	}
+	return fs
+}
+
+// of returns the flight of key, or any other if there is none.
+func (fs flights[V]) of(key string) *flight[V] {
+	for _, f := range fs {
+		if f.key == key {
+			return f
+		}
+	}
+	return fs[0]
 }
 
 // meeting is a point at which members of a batch meet.

@@ -140,6 +140,13 @@ func (f *flight[V]) finish() int32 {
 	return callers
 }
 
+// setFinished is for a flight that stands for something else, and was never open.
+func (f *flight[V]) setFinished() {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	f.finished = true
+}
+
 // remove takes the flight out of its key's entry. It needs group.mu.
 func (f *flight[V]) remove() {
 	switch keys := &f.group.keys; {

@@ -142,10 +142,21 @@ func (g *Group[V]) checkWithin(ctx context.Context, key string) error {
 // It calls methods of ctx, so g.mu must not be held.
 func (g *Group[V]) within(ctx context.Context, key string) *flight[V] {
 	for {
-		f, _ := ctx.Value(g).(*flight[V])
+		var f *flight[V]
+		switch found := ctx.Value(g).(type) {
+		case *flight[V]:
+			f = found
+		case flights[V]:
+			f = found.of(key)
+		}
 		if f == nil || f.key == key {
 			return f
 		}
 		ctx = f.first
 	}
 }
+
+// grouping is a Group of whatever values, as the key of a flight in a context.
+type grouping interface{ isGroup() }
+
+func (g *Group[V]) isGroup() {}

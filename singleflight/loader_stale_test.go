@@ -3,6 +3,7 @@ package singleflight
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -266,4 +267,52 @@ func TestStaleRefreshContextEnds(t *testing.T) {
 		require.Equal(t, 10*time.Second, ended)
 		requireIdle(t, l, b, "k")
 	})
+}
+
+// A source that loads its own key, in a refresh, would take the stale value for a new one: that is an
+// error, with the lock and without. It may load the key of whoever caused the refresh.
+func TestStaleRefreshLoadsItself(t *testing.T) {
+	for _, locked := range []bool{true, false} {
+		for _, name := range []string{"k", "outer"} {
+			t.Run(fmt.Sprint(name, ", with the lock ", locked), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBackend()
+					b.stale["k"] = "stale"
+					p := b.process()
+					p.onAcquire = func(_ context.Context, key string) error {
+						if key == "k" && !locked {
+							return errAnswered
+						}
+						return nil
+					}
+					refreshed := make(chan LoadEvent, 1)
+					var l *Loader[string]
+					l = NewLoader[string](p.locker(), p.staleCache(), func(ctx context.Context, key string) (string, error) {
+						if key == "k" {
+							return l.Load(ctx, name)
+						}
+						v, err := l.Load(ctx, "k")
+						time.Sleep(time.Second)
+						return v + " in outer", err
+					}, WithLoadObserver(func(_ context.Context, e LoadEvent) {
+						if e.Kind >= Refreshed {
+							refreshed <- e
+						}
+					}))
+					require.Equal(t, loaded{"stale in outer", nil, time.Second}, <-goLoad(t.Context(), l, "outer"))
+					e := <-refreshed
+					synctest.Wait()
+					v, fresh := b.get("k")
+					if name == "k" {
+						require.EqualError(t, e.Err, `singleflight: the call for "k" calls itself`)
+						require.False(t, fresh)
+					} else {
+						require.NoError(t, e.Err)
+						require.Equal(t, "stale in outer", v)
+					}
+					require.NoError(t, l.Close(t.Context()))
+				})
+			})
+		}
+	}
 }

@@ -431,3 +431,41 @@ func TestLoadManySourceLoadsAnother(t *testing.T) {
 		require.NoError(t, l.Close(t.Context()))
 	})
 }
+
+// A batch source that loads one of its own keys gets an error, whichever it is, and whether or not the
+// locks are held.
+func TestLoadManySourceLoadsItself(t *testing.T) {
+	for _, locked := range []bool{true, false} {
+		for _, name := range []string{"a", "b", "c"} {
+			t.Run(fmt.Sprint(name, ", with the locks ", locked), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := newBackend().process()
+					if !locked {
+						p.onAcquire = func(context.Context, string) error { return errAnswered }
+					}
+					var l *Loader[string]
+					l = NewBatchLoader(p.locker(), p.cache(), func(ctx context.Context, keys []string) (map[string]string, error) {
+						if len(keys) > 1 {
+							_, err := l.Load(ctx, name)
+							assert.EqualError(t, err, fmt.Sprintf("singleflight: the call for %q calls itself", name))
+							_, err = l.LoadMany(ctx, []string{"another"})
+							assert.NoError(t, err)
+						}
+						values := make(map[string]string)
+						for _, key := range keys {
+							values[key] = key
+						}
+						return values, nil
+					})
+					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+					defer cancel()
+					began := time.Now()
+					_, err := l.LoadMany(ctx, []string{"a", "b", "c"})
+					require.NoError(t, err)
+					require.Zero(t, time.Since(began))
+					require.NoError(t, l.Close(t.Context()))
+				})
+			})
+		}
+	}
+}

@@ -10,6 +10,24 @@ import (
 	"github.com/golockers/locker/internal/leasectx"
 )
 
+// refreshContext is the context of a refresh. No caller waits for that, so it may wait for a flight that
+// one of them is within. It must not wait for itself: the flight that it is within stands for it.
+type refreshContext[V any] struct {
+	context.Context
+	within *flight[V]
+}
+
+// Value implements [context.Context].
+func (r *refreshContext[V]) Value(key any) any {
+	if key == any(r.within.group) {
+		return r.within
+	}
+	if _, ok := key.(grouping); ok {
+		return nil
+	}
+	return r.Context.Value(key)
+}
+
 // refreshRest is how long a process leaves a key alone while another process refreshes its stale
 // value.
 const refreshRest = 100 * time.Millisecond
@@ -41,11 +59,13 @@ func (l *Loader[V]) refresh(ctx context.Context, key string, afterFailure time.D
 		w.refreshing = false
 		l.endLocked(key, w)
 	})
+	within := &flight[V]{group: &l.group, key: key, first: context.Background()}
 	// No caller waits for the refresh, so it may wait for a lock that one of them holds.
-	ctx, cancel := context.WithCancel(leasectx.Hide(context.WithoutCancel(ctx)))
+	ctx, cancel := context.WithCancel(&refreshContext[V]{leasectx.Hide(context.WithoutCancel(ctx)), within})
 	e := &background{cancel}
 	go func() {
 		defer cancel()
+		defer within.setFinished()
 		rest := time.Duration(0)
 		defer func() {
 			if rest == 0 {

@@ -105,10 +105,7 @@ func (l *Loader[V]) update(ctx context.Context, key string, lease *locker.Lease,
 	// As a flight of the key, which Load and Update look for.
 	within := &flight[V]{group: &l.group, key: key, first: ctx}
 	defer func() {
-		l.group.mu.Lock()
-		within.finished = true
-		l.group.mu.Unlock()
-
+		within.setFinished()
 		deleteErr := l.deleteOld(ctx, key)
 		unlockErr := lease.Unlock(ctx)
 		l.lifetime.drop(lease)
