@@ -5,6 +5,34 @@ import (
 	"runtime/debug"
 )
 
+// keyError is an error of a call for key, which is doing something.
+type keyError struct {
+	doing, key string
+	err        error
+}
+
+func (e *keyError) Error() string {
+	return fmt.Sprintf("singleflight: %s %.64q: %v", e.doing, e.key, e.err)
+}
+func (e *keyError) Unwrap() error { return e.err }
+
+// names reports whether the text of err begins with the key that it is the error of.
+func names(err error, key string) bool {
+	switch e := err.(type) {
+	case *keyError:
+		return e.key == key
+	case *reentryError:
+		return e.key == key
+	case *exitError:
+		return e.key == key
+	case *PanicError: // which a source can return as well, perhaps as nil
+		return e != nil && e.key == key
+	case *RemoteError:
+		return e != nil && e.Key == key
+	}
+	return false
+}
+
 // PanicError is the error of [Group.Do] and [Loader.Load] for callers that waited for a function
 // that panicked. The caller whose function it is panics itself. So it does if a Cache panics while it
 // reads a value, but then the program goes on if all callers have left. A Cache that panics while it

@@ -3,7 +3,6 @@ package singleflight
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/golockers/locker"
@@ -98,6 +97,4 @@ func (f *Fleet[V]) Close(ctx context.Context) error {
 	return f.loader.Close(ctx)
 }
 
-func doError(key string, err error) error {
-	return fmt.Errorf("singleflight: do %.64q: %w", key, err)
-}
+func doError(key string, err error) error { return &keyError{"do", key, err} }

@@ -162,8 +162,8 @@ func TestFleetMisuse(t *testing.T) {
 	ctx := t.Context()
 	for want, f := range map[string]*Fleet[string]{
 		`singleflight: do "k": nil Fleet`:       nil,
-		`singleflight: load "k": nil Locker`:    NewFleet[string](nil, s.cache),
-		`singleflight: load "k": nil Cache`:     NewFleet[string](s.locks, nil),
+		`singleflight: do "k": nil Locker`:      NewFleet[string](nil, s.cache),
+		`singleflight: do "k": nil slots`:       NewFleet[string](s.locks, nil),
 		`CacheConfig.TTL is 0 and TTLOf is nil`: NewFleet[string](s.locks, memory.NewCache(memory.CacheConfig[string]{})),
 	} {
 		_, _, err := f.Do(ctx, "k", notToRun)
@@ -176,6 +176,10 @@ func TestFleetMisuse(t *testing.T) {
 	require.ErrorContains(t, err, "nil Fleet")
 
 	f := NewFleet[string](s.locks, s.cache)
+	require.NoError(t, f.Close(ctx))
+	_, _, err = f.Do(ctx, "k", notToRun)
+	require.EqualError(t, err, `singleflight: do "k": the Loader is closed`)
+	f = NewFleet[string](s.locks, s.cache)
 	_, _, err = f.Do(ctx, "k", func(ctx context.Context) (string, error) {
 		v, _, err := f.Do(ctx, "k", notToRun)
 		return v, err

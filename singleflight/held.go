@@ -70,7 +70,7 @@ func (l *Loader[V]) loadHeld(ctx context.Context, key string) (v V, err error) {
 	default:
 		err = fmt.Errorf("%w; %w", l.deadlock(ctx, key), err)
 	}
-	return v, loadError(key, err)
+	return v, l.loadError(key, err)
 }
 
 // deadlock returns the error of a load of key whose caller holds its lock. If that is a load as well,

@@ -16,7 +16,7 @@ func (l *Loader[V]) call(ctx context.Context, key string) (v V, shared bool, err
 			return l.loadObserved(ctx, key)
 		}
 		if err := l.check(key); err != nil {
-			return v, false, loadError(key, err)
+			return v, false, l.loadError(key, err)
 		}
 	}
 	return l.join(ctx, key, nil, false)
@@ -27,7 +27,7 @@ func (l *Loader[V]) call(ctx context.Context, key string) (v V, shared bool, err
 func (l *Loader[V]) join(ctx context.Context, key string, m *member[V], haveRead bool) (v V, shared bool, err error) {
 	if m != nil {
 		if err := l.check(key); err != nil {
-			return v, false, loadError(key, err)
+			return v, false, l.loadError(key, err)
 		}
 	}
 	if l.carriesLock(ctx, key) {
@@ -73,7 +73,7 @@ func (l *Loader[V]) settled(ctx context.Context, key string, err error) (again b
 		l.gaveUp(&l.group, key)
 	default:
 		if closed := l.lifetime.errCut(err); closed != nil {
-			err = loadError(key, closed)
+			err = l.loadError(key, closed)
 		}
 	}
 	return false, err

@@ -50,7 +50,7 @@ func (l *Loader[V]) loadMember(ctx context.Context, key string, m *member[V], al
 func (l *Loader[V]) loadMissing(ctx context.Context, key string, m *member[V], readErr error) (v V, _ error) {
 	e, _ := ctx.(ender)
 	if !l.lifetime.begin(e) {
-		return v, loadError(key, locker.ErrClosed)
+		return v, l.loadError(key, locker.ErrClosed)
 	}
 	defer l.lifetime.end(e)
 	t, found, err := l.lock(ctx, key, m, readErr)

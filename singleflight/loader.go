@@ -155,6 +155,8 @@ func (l *Loader[V]) check(key string) error {
 		return errors.New("nil Loader")
 	case l.locker == nil:
 		return errors.New("nil Locker")
+	case l.cache == nil && l.slotTTL > 0:
+		return errors.New("nil slots")
 	case l.cache == nil:
 		return errors.New("nil Cache")
 	case l.source == nil:
@@ -178,6 +180,10 @@ func (l *Loader[V]) name(key string) string { return l.keyPrefix + key }
 // maxKey is the length of the longest key that a Locker takes.
 const maxKey = 1024
 
-func loadError(key string, err error) error {
-	return fmt.Errorf("singleflight: load %.64q: %w", key, err)
+// loadError is the error of a Load of key, or of a Do if this is the Loader of a Fleet.
+func (l *Loader[V]) loadError(key string, err error) error {
+	if l != nil && l.slotTTL > 0 {
+		return doError(key, err)
+	}
+	return &keyError{"load", key, err}
 }

@@ -67,7 +67,7 @@ func (l *Loader[V]) refuse(ctx context.Context, key string, cause error) error {
 		return err // all callers have left
 	}
 	if l.failClosed || isInvalid(cause) || errors.Is(cause, locker.ErrClosed) {
-		return loadError(key, cause)
+		return l.loadError(key, cause)
 	}
 	return nil
 }

@@ -3,9 +3,7 @@ package singleflight
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -109,10 +107,10 @@ func (l *Loader[V]) loadMany(ctx context.Context, keys []string, values map[stri
 	for i, key := range missing {
 		if err := results[i].err; err == nil {
 			values[key] = results[i].v
-		} else if strings.HasPrefix(fmt.Sprint(err), "singleflight: ") {
+		} else if names(err, key) {
 			errs = append(errs, err)
 		} else {
-			errs = append(errs, loadError(key, err))
+			errs = append(errs, l.loadError(key, err))
 		}
 	}
 	return errs

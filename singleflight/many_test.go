@@ -144,7 +144,8 @@ func TestLoadManyFails(t *testing.T) {
 			})
 			values, err = l.LoadMany(t.Context(), []string{"x" + name, "y" + name})
 			require.Empty(t, values)
-			require.Error(t, err)
+			require.ErrorContains(t, err, `"x`+name)
+			require.ErrorContains(t, err, `"y`+name)
 			if name == "panic" {
 				require.ErrorIs(t, err, down)
 				require.ErrorAs(t, err, new(*PanicError))
@@ -156,6 +157,32 @@ func TestLoadManyFails(t *testing.T) {
 		require.EqualError(t, err, `singleflight: load "k": nil source`)
 		_, err = (*Loader[string])(nil).LoadMany(t.Context(), []string{"k"})
 		require.EqualError(t, err, `singleflight: load "k": nil Loader`)
+	})
+}
+
+// Each error of LoadMany names its key once, whatever the source's error says.
+func TestLoadManyErrorsNameTheirKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared()
+		var l *Loader[string]
+		l = NewLoader[string](s.locks, s.cache, func(ctx context.Context, key string) (string, error) {
+			switch key {
+			case "itself":
+				return l.Load(ctx, key)
+			case "outer":
+				return l.Load(ctx, "itself")
+			case "nil":
+				return "", (*PanicError)(nil)
+			}
+			return "", errors.New("singleflight: down")
+		})
+		_, err := l.LoadMany(t.Context(), []string{"k", "outer", "nil"})
+		require.EqualError(t, err, `singleflight: load "k": singleflight: down
+singleflight: load "outer": singleflight: the call for "itself" calls itself
+singleflight: load "nil": <nil>`)
+		_, err = l.LoadMany(t.Context(), []string{"itself"})
+		require.EqualError(t, err, `singleflight: the call for "itself" calls itself`)
+		require.NoError(t, l.Close(t.Context()))
 	})
 }
 

@@ -216,9 +216,7 @@ func (l *Loader[V]) deleteAll(ctx context.Context) {
 	}
 }
 
-func updateError(key string, err error) error {
-	return fmt.Errorf("singleflight: update %.64q: %w", key, err)
-}
+func updateError(key string, err error) error { return &keyError{"update", key, err} }
 
 // joinError returns an error that wraps both, of which the first may be nil.
 func joinError(first, second error) error {
