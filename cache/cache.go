@@ -4,6 +4,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,13 +51,13 @@ const longest = 100 * 365 * 24 * time.Hour
 func (c *Config[V]) Err() error {
 	switch {
 	case c.TTL < 0:
-		return misuse.New(fmt.Sprintf("CacheConfig.TTL is negative: %v", c.TTL))
+		return misuse.New(fmt.Sprintf("config: TTL is negative: %v", c.TTL))
 	case c.Stale < 0:
-		return misuse.New(fmt.Sprintf("CacheConfig.Stale is negative: %v", c.Stale))
+		return misuse.New(fmt.Sprintf("config: Stale is negative: %v", c.Stale))
 	case !(c.Jitter >= 0 && c.Jitter <= 1):
-		return misuse.New(fmt.Sprintf("CacheConfig.Jitter is not between 0 and 1: %v", c.Jitter))
+		return misuse.New(fmt.Sprintf("config: Jitter is not between 0 and 1: %v", c.Jitter))
 	case c.TTL == 0 && c.TTLOf == nil:
-		return misuse.New("CacheConfig.TTL is 0 and TTLOf is nil")
+		return misuse.New("config: TTL is 0 and TTLOf is nil")
 	}
 	return nil
 }
@@ -67,8 +68,9 @@ func (c *Config[V]) Lifetime(v V) time.Duration {
 	if c.TTLOf != nil {
 		ttl = c.TTLOf(v)
 	}
-	if most := time.Duration(float64(ttl) * c.Jitter); most > 0 {
-		ttl = max(ttl-rand.N(most), 1)
+	base := min(ttl, longest) // more, as a float64, may be no duration
+	if most := time.Duration(float64(base) * c.Jitter); most > 0 {
+		ttl = max(base-rand.N(most), 1)
 	}
 	return ttl
 }
@@ -88,12 +90,20 @@ func (c *Config[V]) Lifetime(v V) time.Duration {
 //
 // A method returns when its context ends. A Set or Add whose caller has left may still take effect; on
 // the adapters' stores, Set, Add and Delete of this Cache for the same key wait for it. An invalid
-// Config is an error of every method.
+// Config is an error of every method, and so is a Cache that is not from New, or has no Store.
 type Cache[V any] struct {
 	store   Store
 	adapter string // the package that the errors name
 	config  Config[V]
 	err     error // which every operation returns
+}
+
+// invalid returns why the Cache can never work, or nil.
+func (c *Cache[V]) invalid() error {
+	if c.err == nil && c.store == nil {
+		return misuse.New("nil Store")
+	}
+	return c.err
 }
 
 // New returns a Cache in s. Its errors begin with the name of the package that brings s.
@@ -111,7 +121,7 @@ func New[V any](adapter string, s Store, c Config[V]) *Cache[V] {
 		}
 	}
 	err := c.Err()
-	if err == nil {
+	if err == nil && s != nil {
 		err = s.Err()
 	}
 	c.Stale = min(c.Stale, longest)
@@ -126,7 +136,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string) (v V, ok bool, err error
 // Stale returns the value of key, fresh or not, until it has been stale for Config.Stale. If that is
 // 0, Stale finds none and asks for none.
 func (c *Cache[V]) Stale(ctx context.Context, key string) (v V, ok bool, err error) {
-	if c.config.Stale == 0 && c.err == nil {
+	if c.config.Stale == 0 && c.invalid() == nil {
 		return v, false, nil
 	}
 	return c.read(ctx, "stale", key, 0)
@@ -178,12 +188,12 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 
 // do makes a request about a key, of which request gets the full name, and completes its error.
 func (c *Cache[V]) do(operation, key string, request func(full string) error) error {
-	err := c.err
+	err := c.invalid()
 	if err == nil {
 		err = request(c.config.Prefix + key)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: cache %s %.256q: %w", c.adapter, operation, key, err)
+		return fmt.Errorf("%s: cache %s %.256q: %w", cmp.Or(c.adapter, "cache"), operation, key, err)
 	}
 	return nil
 }

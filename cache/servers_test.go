@@ -152,9 +152,9 @@ func TestBadInput(t *testing.T) {
 		}{
 			{b.without(config{TTL: time.Second, Stale: time.Second}), nilClient},
 			{b.without(config{TTL: time.Second}), nilClient},
-			{b.without(config{}), "CacheConfig.TTL is 0 and TTLOf is nil"},
-			{b.without(config{TTL: -time.Second}), "CacheConfig.TTL is negative: -1s"},
-			{b.without(config{TTL: time.Second, Stale: -time.Second}), "CacheConfig.Stale is negative: -1s"},
+			{b.without(config{}), "config: TTL is 0 and TTLOf is nil"},
+			{b.without(config{TTL: -time.Second}), "config: TTL is negative: -1s"},
+			{b.without(config{TTL: time.Second, Stale: -time.Second}), "config: Stale is negative: -1s"},
 			{unreached, "context canceled"},
 		} {
 			ctx := t.Context()

@@ -167,7 +167,7 @@ func (c *Cache[V]) Delete(ctx context.Context, key string) error {
 func (c *Cache[V]) check(ctx context.Context, operation, key string) error {
 	err := c.times.Err()
 	if err == nil && c.most < 0 {
-		err = misuse.New(fmt.Sprintf("CacheConfig.MaxEntries is negative: %d", c.most))
+		err = misuse.New(fmt.Sprintf("config: MaxEntries is negative: %d", c.most))
 	}
 	if err == nil {
 		err = ctx.Err()

@@ -100,12 +100,12 @@ func TestCacheBadInput(t *testing.T) {
 		c    *Cache[string]
 		want string
 	}{
-		{new(Cache[string]), "CacheConfig.TTL is 0 and TTLOf is nil"},
-		{NewCache(CacheConfig[string]{}), "CacheConfig.TTL is 0 and TTLOf is nil"},
-		{NewCache(CacheConfig[string]{TTL: -time.Second}), "CacheConfig.TTL is negative: -1s"},
-		{NewCache(CacheConfig[string]{TTL: -1, TTLOf: ttlOf}), "CacheConfig.TTL is negative: -1ns"},
-		{NewCache(CacheConfig[string]{TTL: 1, Stale: -time.Second}), "CacheConfig.Stale is negative: -1s"},
-		{NewCache(CacheConfig[string]{TTL: 1, MaxEntries: -1}), "CacheConfig.MaxEntries is negative: -1"},
+		{new(Cache[string]), "config: TTL is 0 and TTLOf is nil"},
+		{NewCache(CacheConfig[string]{}), "config: TTL is 0 and TTLOf is nil"},
+		{NewCache(CacheConfig[string]{TTL: -time.Second}), "config: TTL is negative: -1s"},
+		{NewCache(CacheConfig[string]{TTL: -1, TTLOf: ttlOf}), "config: TTL is negative: -1ns"},
+		{NewCache(CacheConfig[string]{TTL: 1, Stale: -time.Second}), "config: Stale is negative: -1s"},
+		{NewCache(CacheConfig[string]{TTL: 1, MaxEntries: -1}), "config: MaxEntries is negative: -1"},
 		{NewCache(CacheConfig[string]{TTL: 1}), "context canceled"},
 	} {
 		c, want := bad.c, bad.want

@@ -161,10 +161,10 @@ func TestFleetMisuse(t *testing.T) {
 	s := newShared()
 	ctx := t.Context()
 	for want, f := range map[string]*Fleet[string]{
-		`singleflight: do "k": nil Fleet`:       nil,
-		`singleflight: do "k": nil Locker`:      NewFleet[string](nil, s.cache),
-		`singleflight: do "k": nil slots`:       NewFleet[string](s.locks, nil),
-		`CacheConfig.TTL is 0 and TTLOf is nil`: NewFleet[string](s.locks, memory.NewCache(memory.CacheConfig[string]{})),
+		`singleflight: do "k": nil Fleet`:   nil,
+		`singleflight: do "k": nil Locker`:  NewFleet[string](nil, s.cache),
+		`singleflight: do "k": nil slots`:   NewFleet[string](s.locks, nil),
+		`config: TTL is 0 and TTLOf is nil`: NewFleet[string](s.locks, memory.NewCache(memory.CacheConfig[string]{})),
 	} {
 		_, _, err := f.Do(ctx, "k", notToRun)
 		require.ErrorContains(t, err, want)
