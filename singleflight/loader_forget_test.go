@@ -304,3 +304,26 @@ func TestForgetThenLoadWithoutLock(t *testing.T) {
 		require.NoError(t, l.Close(t.Context()))
 	})
 }
+
+// A refresh that finds a fresh value a moment after Forget has not failed: it gives it to no caller.
+func TestForgetThenRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend()
+		b.stale["k"] = "stale"
+		p := b.process()
+		p.onStale = func(context.Context) error { b.set("k", "from elsewhere"); return nil }
+		work := make(chan LoadEvent, 1)
+		l := NewLoader[string](p.locker(), p.staleCache(), p.slowly(0, "unused"), WithLoadObserver(func(_ context.Context, e LoadEvent) {
+			if e.Kind >= Refreshed {
+				work <- e
+			}
+		}))
+		l.Forget("k")
+		require.Equal(t, loaded{"stale", nil, 0}, <-goLoad(t.Context(), l, "k"))
+		e := <-work
+		require.NoError(t, e.Err)
+		require.Equal(t, Refreshed, e.Kind)
+		require.Zero(t, p.count("source"))
+		requireIdle(t, l, b, "k")
+	})
+}

@@ -109,7 +109,8 @@ type looked[V any] struct {
 // the caller, which began at that time, has waited for.
 func (l *Loader[V]) look(ctx context.Context, key string, m *member[V], began time.Time, hold bool) (
 	found looked[V], err error) {
-	alone := l.forgotten.has(key)
+	_, hasCallers := ctx.(*flight[V]) // a refresh shares with none what it has read
+	alone := hasCallers && l.forgotten.has(key)
 	if l.keeper == nil {
 		err = recovered(key, func() (err error) { // nobody may be left to see a panic
 			found.v, found.ok, err = l.read(ctx, key)
