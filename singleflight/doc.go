@@ -47,10 +47,10 @@
 //
 // An error of the source goes unchanged to the callers that waited for that load and is not
 // cached. If the Cache is a slots.Keeper, processes that waited for it return it too, as a
-// [*RemoteError], unless it is that of a context or due to a lease of the first caller. Otherwise processes that wait for the lock try one
-// at a time, but none waits for more than three such loads, or five seconds if that is longer: a
-// process that has seen two locks released without a value, a second apart or more, calls the
-// source itself, within the time that the second load took. The same holds when the cache refuses
+// [*RemoteError], unless it is that of a context or due to a lease of the first caller. Otherwise
+// processes that wait for the lock try one at a time, but none waits for more than three such loads,
+// or five seconds if that is longer: a process that has seen two locks released without a value, a
+// second apart or more, calls the source itself, within the time that the second load took. The same holds when the cache refuses
 // the value. This bound does not depend on the number of processes. It requires a Locker that is a
 // [locker.Watcher]; otherwise [WithMaxWait] is the bound. A process whose own value was refused
 // loads that key without the lock, one load at a time, for [WithOutagePause].
