@@ -50,8 +50,8 @@
 // [*RemoteError], unless it is that of a context or due to a lease of the first caller. Otherwise
 // processes that wait for the lock try one at a time, but none waits for more than three such loads,
 // or five seconds if that is longer: a process that has seen two locks released without a value, a
-// second apart or more, calls the source itself, within the time that the second load took. The same holds when the cache refuses
-// the value. This bound does not depend on the number of processes. It requires a Locker that is a
+// second apart or more, calls the source itself, within the time that the second load took. The same
+// holds when the cache refuses the value. This bound does not depend on the number of processes. It requires a Locker that is a
 // [locker.Watcher]; otherwise [WithMaxWait] is the bound. A process whose own value was refused
 // loads that key without the lock, one load at a time, for [WithOutagePause].
 //
@@ -118,8 +118,8 @@
 // Callers that have joined get the value whenever the load ends.
 //
 // If Update cannot delete the value within [WithBackendTimeout], this process no longer takes the key's
-// value from the cache: it calls the source until it has stored a new value. In the background it tries again
-// to delete the old one, first after [WithOutagePause] and then less and less often, down to every 30
+// value from the cache: it calls the source until it has stored a new value. In the background it tries
+// again to delete the old one, first after [WithOutagePause] and then less and less often, down to every 30
 // seconds. Other processes may return the old value until either succeeds. A Loader remembers up to
 // 65,536 such keys. When it has that many, Update of another key returns an error without calling change.
 //

@@ -68,8 +68,9 @@ func (f *Fleet[V]) source(ctx context.Context, _ string) (V, error) {
 // lock has expired ([WithLockTTL]).
 //
 // An error of fn reaches other processes as a [*RemoteError], unless it is that of a context or due to a
-// lease that the caller carries. If a backend does not answer, Do calls fn without it, unless [WithFailClosed] is used. Calling Do for the
-// same key from within fn with its context is an error. A panic is passed on as in [Group.Do].
+// lease that the caller carries. If a backend does not answer, Do calls fn without it, unless
+// [WithFailClosed] is used. Calling Do for the same key from within fn with its context is an error. A
+// panic is passed on as in [Group.Do].
 func (f *Fleet[V]) Do(ctx context.Context, key string, fn func(context.Context) (V, error)) (
 	v V, shared bool, err error) {
 	if f == nil || f.loader == nil {
