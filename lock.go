@@ -15,9 +15,10 @@ import (
 // [ErrInvalidTTL] or [ErrInvalidToken].
 //
 // Any other error, from the backend or from ctx, means that the outcome is unknown. TryLock then
-// releases the lock in the background, until it is certain that the token does not hold it, for at
-// most ttl or a minute. If the backend does not answer for that long, the lock ends with its ttl, and
-// so it does beyond 256 of these cleanups for a Locker at a time and 4,096 in the process. An
+// releases the lock, once before it returns (for at most 100 milliseconds), and then in the background
+// until it is certain that the token does not hold it, for at most ttl or a minute. If the backend does
+// not answer for that long, the lock ends with its ttl, and so it does beyond 256 of these cleanups for
+// a Locker at a time and 4,096 in the process. An
 // Observer hears of both: see [NotCleanedUp]. An answer that arrives after ttl has passed counts as
 // such an error.
 //

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/golockers/locker/internal/undo"
@@ -40,10 +41,88 @@ func (w *waiter) end(ctx context.Context, p *place) {
 // undo gives up the places with these nonces, and the lock if it was handed to one of them, in the
 // background. If a request that had no answer may yet make such a place, one attempt is not enough.
 func (l *Locker) undo(ctx context.Context, key string, nonces []string, isSure bool) {
+	if isSure {
+		l.left.add(l, left{key, nonces})
+		return
+	}
 	undo.Start(ctx, undo.Work{Owner: l, Window: undo.Longest, Attempt: func(ctx context.Context) (bool, error) {
 		err := l.leave(ctx, key, "", nonces)
-		return err == nil && isSure || isClosed(err), err
+		return isClosed(err), err
 	}})
+}
+
+// maxLeft is how many places wait to be given up. Any beyond that end with their ttl.
+const maxLeft = 1 << 16
+
+// left is a place that nobody waits in.
+type left struct {
+	key    string
+	nonces []string
+}
+
+// lefts are the places of a Locker that are given up one after the other, as a single work: a process
+// whose waiters for thousands of locks end together has as many.
+type lefts struct {
+	mu        sync.Mutex
+	list      []left // first come, first served
+	isRunning bool
+	advanced  bool // a place was given up since the work began
+}
+
+func (q *lefts) add(l *Locker, p left) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.list) < maxLeft {
+		q.list = append(q.list, p)
+	}
+	q.startLocked(l)
+}
+
+func (q *lefts) startLocked(l *Locker) {
+	if q.isRunning || len(q.list) == 0 {
+		return
+	}
+	q.isRunning, q.advanced = true, false
+	if !undo.Start(context.Background(), undo.Work{
+		Owner: l, Window: undo.Longest,
+		Attempt: func(ctx context.Context) (bool, error) { return q.next(ctx, l) },
+		GaveUp:  func(error) { q.ended(l, false) },
+	}) {
+		time.AfterFunc(undo.Late, func() { q.ended(l, true) }) // others are under way, for a minute at most
+	}
+}
+
+// next gives up places until there are none, or until that fails.
+func (q *lefts) next(ctx context.Context, l *Locker) (done bool, err error) {
+	for {
+		q.mu.Lock()
+		if len(q.list) == 0 {
+			q.list, q.isRunning = nil, false
+			q.mu.Unlock()
+			return true, nil
+		}
+		p := q.list[0]
+		q.mu.Unlock()
+		err := l.leave(ctx, p.key, "", p.nonces)
+		if err != nil && !isClosed(err) {
+			return false, err
+		}
+		q.mu.Lock()
+		q.list, q.advanced = q.list[1:], true
+		q.mu.Unlock()
+	}
+}
+
+// ended is called when a work ends before the places do. Unless it has given up any or never began, the
+// rest end with their ttl.
+func (q *lefts) ended(l *Locker, goesOn bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.isRunning = false
+	if !q.advanced && !goesOn {
+		q.list = nil
+	}
+	q.startLocked(l)
 }
 
 // leave removes the places with these nonces from the queue, and releases the lock if it was handed

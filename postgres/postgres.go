@@ -107,6 +107,7 @@ type Locker struct {
 	places places
 	nonces atomic.Int64 // the number of the last
 	leaves chan struct{}
+	left   lefts
 	closed atomic.Bool // the pool is known to be
 }
 
