@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 const (
@@ -69,6 +70,21 @@ func Schema(d Dialect, opts ...Option) string {
 // same time. If the name of the table includes a schema, that schema must exist. If the table
 // exists, no right to create one is needed.
 func (l *Locker) EnsureSchema(ctx context.Context) error {
+	for end := time.Now().Add(ioTimeout); ; {
+		err := l.ensureSchema(ctx)
+		// SQLite does not wait for other processes when a file begins to have a write-ahead log.
+		if err == nil || !l.dialect.OneWriter || !strings.Contains(err.Error(), "database is locked") || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (l *Locker) ensureSchema(ctx context.Context) error {
 	// CREATE TABLE IF NOT EXISTS fails without the right to create a table even if it exists, and in
 	// PostgreSQL also if another session creates it at the same time.
 	err := l.exists(ctx)
