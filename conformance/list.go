@@ -46,7 +46,7 @@ func listChecks() []harness.Check {
 		Run:    checkListQueue,
 	}, {
 		Name:   "list/break",
-		Rules:  []string{l2Once, c14NothingLeft},
+		Rules:  []string{l2Once, l6Body, c14NothingLeft},
 		Causes: "an iterator that ignores what yield returns, or that holds a lock or a connection of its own meanwhile.",
 		Run:    checkListBreak,
 	}, {

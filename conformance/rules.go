@@ -141,4 +141,5 @@ const (
 	l4Errors    = "L4 An error that comes with the Info of a key concerns that key alone, and the iteration goes on; " +
 		"an error without a key ends it."
 	l5Unsupported = "L5 The error wraps errors.ErrUnsupported if this server cannot enumerate."
+	l6Body        = "L6 The body of the loop may call the Locker, for instance to release what is listed."
 )
