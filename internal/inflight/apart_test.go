@@ -79,11 +79,15 @@ func TestPanicAfterLeaving(t *testing.T) {
 	const child = "LOCKER_TEST_PANIC"
 	if os.Getenv(child) != "" {
 		var c inflight.Calls
-		_, err := inflight.Do(within(t, time.Millisecond), &c, "t", time.Minute, func() (int, error) {
-			time.Sleep(100 * time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan struct{})
+		_, err := inflight.Do(ctx, &c, "t", inflight.Never, func() (int, error) {
+			cancel()
+			<-left
 			panic("nobody is left")
 		})
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, context.Canceled)
+		close(left)
 		time.Sleep(time.Minute)
 		return
 	}
