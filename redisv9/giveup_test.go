@@ -380,7 +380,7 @@ func TestRepeatedLookThatArrivesLate(t *testing.T) {
 	releases(t, b, key, t2)
 	acquires(t, a, key, t1, time.Minute)
 	deliver()
-	require.EqualValues(t, 1, queueLength(admin, key))
+	eventually(t, "it has arrived", func() bool { return queueLength(admin, key) == 1 })
 	releases(t, a, key, t1)
 	eventually(t, "what was granted to it is released", func() bool {
 		ok, err := a.Acquire(ctx, key, t1, time.Minute)
