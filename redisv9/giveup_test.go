@@ -355,7 +355,7 @@ func TestLostOfferToOneWhoHasGone(t *testing.T) {
 	require.Zero(t, queueLength(admin, key))
 	n.deaf.Store(true)
 	deliver()
-	require.EqualValues(t, 1, queueLength(admin, key))
+	eventually(t, "it has arrived", func() bool { return queueLength(admin, key) == 1 })
 	releases(t, a, key, t1)
 	require.True(t, strings.HasPrefix(admin.Get(ctx, "locker:"+key).Val(), "offer:"))
 	eventually(t, "it did not take the lock in time", func() bool {
