@@ -64,9 +64,10 @@
 //	db, err := sql.Open("sqlite3", "file:locks.db?_busy_timeout=5000&_journal_mode=WAL&_synchronous=NORMAL")
 //
 // With synchronous=NORMAL a statement does not wait for the disk. If the machine crashes, the last
-// changes are lost, and so are the processes that held the locks. Keep data that needs more in
-// another file. The journal modes DELETE, TRUNCATE and PERSIST are several times slower than WAL. A
-// Locker sends one statement at a time, since SQLite has one writer at a time.
+// changes are lost, and so are the processes that held the locks. The journal modes DELETE, TRUNCATE and
+// PERSIST are several times slower than WAL. A Locker sends one statement at a time, since SQLite has
+// one writer at a time. So keep the locks in a file of their own: a process that stops inside a
+// transaction stops all locks in the same file, and SQLite cannot end that transaction.
 //
 // With a busy timeout of less than a second, the journal mode OFF or MEMORY, or a database in memory,
 // each operation returns an error that names the setting. Do not use nolock=1 or a VFS without

@@ -4,11 +4,16 @@ package readwrite
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/golockers/locker"
 	"github.com/golockers/locker/sqllock"
 )
+
+// ErrUnknown is wrapped by an error after which the change may have been written or not.
+var ErrUnknown = errors.New("the commit has no answer")
 
 // Change replaces the balance of an account with what work makes of it. It writes nothing if a later
 // holder of the lock has read the account meanwhile. written is true if it has written, even if the
@@ -53,5 +58,8 @@ func guarded(ctx context.Context, db *sql.DB, key string, fence uint64, do func(
 	if err := do(tx); err != nil {
 		return err
 	}
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return nil
 }
