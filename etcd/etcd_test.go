@@ -123,9 +123,7 @@ func TestRequests(t *testing.T) {
 		_, ok, err := l.Fence(ctx, "k", "t")
 		isOK(t)(ok, err)
 	}
-	takes(2, "Fence, the first", mint)
-	require.Eventually(t, func() bool { n.Store(0); mint(); return n.Load() == 1 }, patience, time.Millisecond,
-		"Fence, within a second")
+	takes(2, "Fence", mint) // or 1, if another process has raised within the last millisecond
 	hasLeases(t, admin, 20)
 	takes(3+1, "Extend by another ttl", func() { isOK(t)(l.Extend(ctx, "k", "t", 30*time.Second)) })
 	hasLeases(t, admin, 30)
